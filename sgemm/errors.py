@@ -1,0 +1,30 @@
+"""What ``sgemm`` raises. Every error is an ``SgemmError`` and also the built-in kind that a NumPy
+user expects; its message names the argument, what was found and what is accepted."""
+
+
+class SgemmError(Exception):
+    """Anything that ``sgemm`` reports."""
+
+
+class ArgumentError(SgemmError, ValueError):
+    """A value that is not accepted: a shape, a layout, an overlap, an unknown version."""
+
+
+class ArgumentTypeError(SgemmError, TypeError):
+    """A type, dtype or device that is not accepted."""
+
+
+class SimulatorLimitError(SgemmError, ValueError):
+    """A product too large to be worth simulating."""
+
+
+class CompileError(SgemmError, RuntimeError):
+    """A kernel that does not compile; the message holds the compiler's own."""
+
+
+class MissingError(SgemmError, RuntimeError):
+    """Something that this machine lacks: a GPU, a compiler, a library."""
+
+
+class KernelError(SgemmError, RuntimeError):
+    """A kernel that failed while it ran."""

@@ -1,0 +1,83 @@
+"""A matrix as the kernels see it: an address, a shape and two strides."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .ladder import Layout
+
+FLOAT_BYTES = 4
+FLOAT4_BYTES = 16
+MAX_OVERLAP_WORK: Any = 100_000  # then an overlap is assumed; two dimensions need far less
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """rows×cols floats, element (i, j) at ``address + 4 * (i * row_stride + j * col_stride)``.
+
+    Strides are in floats, of either sign; the stride of a dimension of size 1 is never used.
+    """
+
+    address: int
+    rows: int
+    cols: int
+    row_stride: int
+    col_stride: int
+
+    def is_contiguous(self, layout: Layout) -> bool:
+        """Whether each row (column) is contiguous, as a kernel that reads ``layout`` expects."""
+        length, step = (
+            (self.cols, self.col_stride) if layout == "row" else (self.rows, self.row_stride)
+        )
+        return length <= 1 or step == 1
+
+    def leading_dimension(self, layout: Layout) -> int:
+        """How many floats apart the rows (columns) start."""
+        count, distance, length = (
+            (self.rows, self.row_stride, self.cols)
+            if layout == "row"
+            else (self.cols, self.col_stride, self.rows)
+        )
+        return distance if count > 1 else padded(length)
+
+    def allows_float4(self, layout: Layout) -> bool:
+        """Whether every row (column) starts on a 16-byte boundary, as float4 accesses need."""
+        return self.address % FLOAT4_BYTES == 0 and self.leading_dimension(layout) % 4 == 0
+
+    def repeats_an_element(self) -> bool:
+        """Whether two different (i, j) share an address."""
+        if self.rows * self.cols <= 1:
+            return False
+        divisor = math.gcd(self.row_stride, self.col_stride)
+        if divisor == 0:
+            return True
+        # (i, j) and (i + down, j - across) are the nearest pair at one address
+        down, across = abs(self.col_stride) // divisor, abs(self.row_stride) // divisor
+        return down < self.rows and across < self.cols
+
+    def overlaps(self, other: "Matrix") -> bool:
+        """Whether the two share an element; disjoint slices of one buffer do not."""
+        try:
+            return np.shares_memory(_Addresses(self), _Addresses(other), MAX_OVERLAP_WORK)
+        except np.exceptions.TooHardError:
+            return True
+
+
+def padded(length: int) -> int:
+    """The smallest multiple of 4 that holds ``length`` floats."""
+    return -(-length // 4) * 4
+
+
+class _Addresses:
+    """Lets NumPy solve for shared addresses; the memory behind them is never touched."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "<f4",
+            "data": (matrix.address, True),
+            "shape": (matrix.rows, matrix.cols),
+            "strides": (matrix.row_stride * FLOAT_BYTES, matrix.col_stride * FLOAT_BYTES),
+        }

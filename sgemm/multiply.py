@@ -1,0 +1,246 @@
+"""``matmul``: checks its arguments, then plans the kernel launches that compute the product.
+
+The plan is the same wherever the arrays live; a place (the GPU or the simulator) carries it out.
+"""
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from .errors import ArgumentError, ArgumentTypeError
+from .ladder import LADDER, Layout, Version
+from .matrix import FLOAT_BYTES, Matrix, padded
+from .places import Place, locate
+from .versions import resolve
+
+MAX_DIMENSION = 2**31 - 1
+MAX_BLOCKS = 2**31 - 1  # the kernels' grids are one-dimensional
+
+COPY_TILE = 32
+THREADS = 256  # of the copying and the scaling kernel
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    version: str | Version | None = None,
+) -> Any:
+    """Return ``alpha * a @ b + beta * out`` in FP32.
+
+    ``a`` (M×K) and ``b`` (K×N) are float32 arrays of any layout. NumPy arrays run in the
+    simulator; CuPy arrays, and any object with ``__cuda_array_interface__`` or CUDA DLPack, on
+    their GPU and its current stream. ``out`` (M×N), where given, is written in place and
+    returned; otherwise the result is a new C-contiguous NumPy or CuPy array. ``beta`` other than 0
+    needs ``out``; with ``beta`` 0 ``out`` is not read. ``alpha`` and ``beta`` are rounded to
+    float32 first. ``version`` names a step of the ladder; None picks the fastest that the device
+    can run.
+
+    Before anything is launched it raises ArgumentTypeError (a TypeError) for a type, dtype or
+    device that is not accepted; ArgumentError (a ValueError) for shapes that do not match, an
+    ``out`` that is read-only or overlaps an input or itself, an unknown version, and a result that
+    needs more blocks than a grid holds; SimulatorLimitError for a product that would take the
+    simulator too long.
+    """
+    ab_scale = _scalar("alpha", alpha)
+    c_scale = _scalar("beta", beta)
+    if out is None and c_scale != 0:
+        raise ArgumentError(f"beta: {beta} needs out, the matrix that it scales")
+    requested = None if version is None else resolve(version)
+
+    place, arrays = locate(a, b, out)
+    m, k = _check_array("a", arrays["a"])
+    k_of_b, n = _check_array("b", arrays["b"])
+    if k != k_of_b:
+        raise ArgumentError(f"b: has {k_of_b} rows where a has {k} columns; K must be the same")
+    if out is not None and _check_array("out", arrays["out"]) != (m, n):
+        raise ArgumentError(f"out: has shape {arrays['out'].shape}; a @ b has {(m, n)}")
+    chosen = _choose(requested, place)
+    reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
+    if reads_ab and m and n:
+        _check_grid(chosen, m, n)
+        place.check_work(m, n, k)
+
+    target = place.empty((m, n)) if out is None else arrays["out"]
+    if m and n:
+        c = _matrix(place, "out", target)
+        operands = {name: _matrix(place, name, arrays[name]) for name in ("a", "b")} if k else {}
+        if out is not None:
+            _check_out(c, operands)
+        if reads_ab:
+            _multiply(place, chosen, ab_scale, operands["a"], operands["b"], c_scale, c)
+        elif c_scale != 1:
+            _scale(place, c_scale, c)
+    return target if out is None else out
+
+
+def _multiply(
+    place: Place,
+    version: Version,
+    alpha: np.float32,
+    a: Matrix,
+    b: Matrix,
+    beta: np.float32,
+    c: Matrix,
+) -> None:
+    """C = alpha * A @ B + beta * C, copying what the version cannot read or write itself."""
+    with ExitStack() as workspaces:
+
+        def workspace(rows: int, cols: int, layout: Layout) -> Matrix:
+            distance, count = (padded(cols), rows) if layout == "row" else (padded(rows), cols)
+            address = workspaces.enter_context(place.workspace(distance * count))
+            strides = (distance, 1) if layout == "row" else (1, distance)
+            return Matrix(address, rows, cols, *strides)
+
+        def readable(matrix: Matrix, layout: Layout) -> Matrix:
+            if matrix.is_contiguous(layout):
+                return matrix
+            converted = workspace(matrix.rows, matrix.cols, layout)
+            _copy(place, matrix, converted)
+            return converted
+
+        a = readable(a, "row")
+        b = readable(b, version.b_layout)
+        result = c
+        if not c.is_contiguous("row"):
+            result = workspace(c.rows, c.cols, "row")
+            if beta != 0:
+                _copy(place, c, result)
+
+        operands: tuple[tuple[Matrix, Layout], ...]
+        operands = ((a, "row"), (b, version.b_layout), (result, "row"))
+        float4 = all(matrix.allows_float4(layout) for matrix, layout in operands)
+        pointer_a, pointer_b, pointer_c = (
+            (np.uintp(matrix.address), np.int64(matrix.leading_dimension(layout)))
+            for matrix, layout in operands
+        )
+        place.launch(
+            version.source,
+            "sgemm",
+            _with_debug(version.defines(float4)),
+            version.blocks(c.rows, c.cols),
+            version.threads,
+            (*_int32(c.rows, c.cols, a.cols), alpha, *pointer_a, *pointer_b, beta, *pointer_c),
+        )
+        if result is not c:
+            _copy(place, result, c)
+
+
+def _copy(place: Place, source: Matrix, target: Matrix) -> None:
+    """target = source, between any two layouts."""
+    place.launch(
+        "copy_strided.cu",
+        "copy_strided",
+        _with_debug({"TILE": COPY_TILE, "THREADS": THREADS}),
+        -(-source.rows // COPY_TILE) * -(-source.cols // COPY_TILE),
+        THREADS,
+        (*_int32(source.rows, source.cols), *_pointer(source), *_pointer(target)),
+    )
+
+
+def _scale(place: Place, beta: np.float32, c: Matrix) -> None:
+    """C = beta * C."""
+    place.launch(
+        "scale.cu",
+        "scale",
+        _with_debug({"THREADS": THREADS}),
+        -(-c.rows * c.cols // THREADS),
+        THREADS,
+        (*_int32(c.rows, c.cols), beta, *_pointer(c)),
+    )
+
+
+def _int32(*values: int) -> tuple[np.int32, ...]:
+    return tuple(map(np.int32, values))
+
+
+def _pointer(matrix: Matrix) -> tuple[np.generic, ...]:
+    """Address and both strides, as the kernels that take any layout expect them."""
+    return np.uintp(matrix.address), np.int64(matrix.row_stride), np.int64(matrix.col_stride)
+
+
+def _with_debug(defines: dict[str, int]) -> dict[str, int]:
+    """SGEMM_DEBUG=1 in the environment turns the device-side assertions on."""
+    return {**defines, "SGEMM_DEBUG": 1} if os.environ.get("SGEMM_DEBUG") == "1" else defines
+
+
+def _scalar(name: str, value: Any) -> np.float32:
+    """``value`` rounded to float32; beyond its range that is inf."""
+    if isinstance(value, str | bytes) or np.iscomplexobj(value) or getattr(value, "ndim", 0) != 0:
+        kind = getattr(value, "dtype", type(value).__name__)
+        raise ArgumentTypeError(f"{name}: expected a real number, found {kind} {value!r}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"{name}: expected a real number, found {type(value).__name__}"
+        ) from error
+    except OverflowError:  # an int beyond float64
+        number = np.inf if value > 0 else -np.inf
+    with np.errstate(over="ignore"):
+        return np.float32(number)
+
+
+def _check_array(name: str, array: Any) -> tuple[int, int]:
+    """The shape of a matrix that the kernels can address."""
+    if array.dtype != np.float32:
+        raise ArgumentTypeError(
+            f"{name}: dtype {array.dtype} is not accepted; the kernels compute in float32: "
+            f"pass {name}.astype('float32')"
+        )
+    if array.ndim != 2:
+        raise ArgumentError(f"{name}: has {array.ndim} dimensions; matmul takes 2-D matrices")
+    if max(array.shape) > MAX_DIMENSION:
+        raise ArgumentError(f"{name}: has shape {array.shape}; a dimension holds {MAX_DIMENSION}")
+    used_strides = (s for s, length in zip(array.strides, array.shape, strict=True) if length > 1)
+    if array.size and any(stride % FLOAT_BYTES for stride in used_strides):
+        raise ArgumentError(
+            f"{name}: its strides {array.strides} are not multiples of {FLOAT_BYTES} bytes; "
+            f"pass {name}.copy()"
+        )
+    rows, cols = array.shape
+    return rows, cols
+
+
+def _matrix(place: Place, name: str, array: Any) -> Matrix:
+    address = place.address(array)
+    if address % FLOAT_BYTES:
+        raise ArgumentError(
+            f"{name}: its address {address:#x} is not a multiple of {FLOAT_BYTES} bytes; "
+            f"pass {name}.copy()"
+        )
+    return Matrix(address, *array.shape, *(stride // FLOAT_BYTES for stride in array.strides))
+
+
+def _check_out(c: Matrix, operands: dict[str, Matrix]) -> None:
+    if c.repeats_an_element():
+        raise ArgumentError("out: some of its elements share an address; pass a matrix of its own")
+    for name, operand in operands.items():
+        if c.overlaps(operand):
+            raise ArgumentError(f"out: overlaps {name}; pass a matrix of its own")
+
+
+def _choose(requested: Version | None, place: Place) -> Version:
+    """The version asked for, or the last of the ladder that this place can run."""
+    if requested is None:
+        return [version for version in LADDER.values() if place.runs(version)][-1]
+    if not place.runs(requested):
+        needed = "{}.{}".format(*requested.min_compute_capability)
+        raise ArgumentError(
+            f"version: {requested.name} needs compute capability {needed}; {place.name} has less"
+        )
+    return requested
+
+
+def _check_grid(version: Version, m: int, n: int) -> None:
+    blocks = version.blocks(m, n)
+    if blocks > MAX_BLOCKS:
+        raise ArgumentError(
+            f"version: {version.name} needs {blocks} blocks for a {m}x{n} result; "
+            f"a grid holds {MAX_BLOCKS}"
+        )

@@ -1,0 +1,89 @@
+"""Where matrices live and kernels run: a GPU, or for NumPy arrays the simulator."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from .errors import ArgumentTypeError
+from .ladder import Version
+
+ACCEPTED = (
+    "pass a CuPy array, or any array on a GPU that offers __cuda_array_interface__ or DLPack; "
+    "or a NumPy array, which runs in the simulator"
+)
+DLPACK_CUDA = (2, 13)  # kDLCUDA and kDLCUDAManaged
+
+
+class Place(Protocol):
+    """What ``matmul`` needs of the place where it runs."""
+
+    name: str
+
+    def runs(self, version: Version) -> bool:
+        """Whether the version's kernel can run here."""
+
+    def check_work(self, m: int, n: int, k: int) -> None:
+        """Refuse a product that would take far too long here."""
+
+    def empty(self, shape: tuple[int, int]) -> Any:
+        """A new C-contiguous float32 array, not initialised."""
+
+    def address(self, array: Any) -> int:
+        """Where the array's element (0, 0) lies."""
+
+    def workspace(self, floats: int) -> AbstractContextManager[int]:
+        """The address of that many floats, 16-byte aligned, for the launches within the context."""
+
+    def launch(
+        self,
+        source: str,
+        entry: str,
+        defines: Mapping[str, int],
+        blocks: int,
+        threads: int,
+        args: Sequence[np.generic],
+    ) -> None:
+        """Run the kernel ``entry`` of the file ``source``, compiled with ``defines``."""
+
+
+def locate(a: Any, b: Any, out: Any) -> tuple[Place, dict[str, Any]]:
+    """The place that ``a``, ``b`` and ``out`` (None: absent) share, and their arrays by name."""
+    given = {name: x for name, x in (("a", a), ("b", b), ("out", out)) if x is not None}
+    if len(given) < 2 or "a" not in given or "b" not in given:
+        missing = "a" if a is None else "b"
+        raise ArgumentTypeError(f"{missing}: None is not accepted; {ACCEPTED}")
+    on_gpu = {name: _is_on_gpu(name, x) for name, x in given.items()}
+    for name in given:
+        if on_gpu[name] != on_gpu["a"]:
+            raise ArgumentTypeError(
+                f"{name}: lives {_where(on_gpu[name])} and a lives {_where(on_gpu['a'])}; "
+                "all matrices must live in one place"
+            )
+    if on_gpu["a"]:
+        from .gpu import Gpu
+
+        return Gpu.of(given)
+    from .simulated import Simulated
+
+    return Simulated.of(given)
+
+
+def _is_on_gpu(name: str, x: Any) -> bool:
+    if isinstance(x, np.ndarray):
+        return False
+    try:
+        if hasattr(x, "__cuda_array_interface__"):
+            return True
+        if hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in DLPACK_CUDA:
+            return True
+    except RuntimeError as error:  # such as torch's, for a tensor that requires gradients
+        raise ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {error}") from error
+    raise ArgumentTypeError(
+        f"{name}: {type(x).__module__}.{type(x).__name__} is not accepted; {ACCEPTED}"
+    )
+
+
+def _where(on_gpu: bool) -> str:
+    return "on a GPU" if on_gpu else "in NumPy"

@@ -1,0 +1,17 @@
+"""Finds the version that a caller names."""
+
+from .errors import ArgumentError, ArgumentTypeError
+from .ladder import LADDER, Version
+
+
+def resolve(version: str | Version) -> Version:
+    """The ladder's entry of that name; a Version of one's own is returned as it is."""
+    if isinstance(version, Version):
+        return version
+    if not isinstance(version, str):
+        raise ArgumentTypeError(
+            f"version: {type(version).__name__} is not accepted; pass a name, such as 'v0'"
+        )
+    if version not in LADDER:
+        raise ArgumentError(f"version: no {version!r}; the ladder has {', '.join(LADDER)}")
+    return LADDER[version]
