@@ -82,6 +82,17 @@ LADDER = {
             threads=256,
             article_gflops=2600,
         ),
+        Version(
+            name="v2",
+            title="shared-memory tiles",
+            change="tiles of A and B in shared memory, copied float4 by float4",
+            source="v2_shared_memory.cu",
+            tile=(32, 32, 64),
+            threads=1024,
+            shared_bytes=16384,
+            float4=True,
+            article_gflops=5300,
+        ),
     )
 }
 """Version name to version, slowest first."""
