@@ -93,6 +93,19 @@ LADDER = {
             float4=True,
             article_gflops=5300,
         ),
+        Version(
+            name="v3",
+            title="register micro-tiles",
+            change="a micro-tile of outputs per thread, in registers",
+            source="v3_register_tile.cu",
+            tile=(128, 128, 16),
+            micro_tile=(8, 8),
+            threads=256,
+            blocks_per_sm=2,
+            shared_bytes=18432,
+            float4=True,
+            article_gflops=8800,
+        ),
     )
 }
 """Version name to version, slowest first."""
