@@ -106,6 +106,19 @@ LADDER = {
             float4=True,
             article_gflops=8800,
         ),
+        Version(
+            name="v4",
+            title="double buffering",
+            change="two buffers: cp.async fills one while the threads multiply the other",
+            source="v4_double_buffering.cu",
+            tile=(128, 128, 16),
+            micro_tile=(8, 8),
+            threads=256,
+            blocks_per_sm=2,
+            shared_bytes=36864,
+            float4=True,
+            article_gflops=10600,
+        ),
     )
 }
 """Version name to version, slowest first."""
