@@ -19,7 +19,7 @@ static_assert(TILE_K % 8 == 0, "TILE_K must be a multiple of 8: A is read in flo
 static_assert(TILE_M % WARP_M == 0, "TILE_M must be a multiple of a warp's 4 * MICRO_M rows");
 static_assert(TILE_N % WARP_N == 0, "TILE_N must be a multiple of a warp's 8 * MICRO_N columns");
 static_assert(TILE_M / WARP_M * (TILE_N / WARP_N) * 32 == THREADS,
-              "THREADS must be 32 for each MICRO_M*4 × MICRO_N*8 part of the tile");
+              "THREADS must be 32 for each part of the tile of 4 * MICRO_M by 8 * MICRO_N");
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 
 // A's rows lie 4 floats further apart in shared memory than they are long. A_PITCH is then an odd
@@ -84,8 +84,7 @@ struct MicroTile {
                     if (beta != 0.0f && first + n < cols) // beta 0 never reads C
                         result[n] = fmaf(alpha, sum[i][j + n], beta * to[n]);
                 }
-                if (VECTOR && first + 4 <= cols) {
-                    DEVICE_ASSERT(is_aligned(to));
+                if (first + 4 <= cols && is_float4_address(to)) {
                     *reinterpret_cast<float4*>(to) =
                         make_float4(result[0], result[1], result[2], result[3]);
                 } else {

@@ -5,10 +5,10 @@
 
 constexpr int ACCESS_WIDTH = VECTOR ? 4 : 1;
 
-// A float4 access needs its address on a 16-byte boundary. The host picks VECTOR = 1 only where
-// base address and leading dimension guarantee that.
-__device__ inline bool is_aligned(const float* address) {
-    return reinterpret_cast<unsigned long long>(address) % (ACCESS_WIDTH * sizeof(float)) == 0;
+// A float4 access needs its address on a 16-byte boundary. The host picks VECTOR = 1 only where the
+// base addresses and leading dimensions of A and B guarantee that.
+__device__ inline bool is_float4_address(const float* address) {
+    return reinterpret_cast<unsigned long long>(address) % sizeof(float4) == 0;
 }
 
 // Shares a ROWS×COLS tile out among the block's threads, ACCESS_WIDTH floats per thread and step.
@@ -55,7 +55,7 @@ struct StagedTile {
             source, ld, rows, cols,
             [&](int step, int /*row*/, int /*col*/, const float* address, int valid) {
                 if (VECTOR && valid == 4) {
-                    DEVICE_ASSERT(is_aligned(address));
+                    DEVICE_ASSERT(is_float4_address(address));
                     *reinterpret_cast<float4*>(values[step]) =
                         *reinterpret_cast<const float4*>(address);
                 } else {

@@ -7,6 +7,7 @@
 #include "portable.cuh"
 
 static_assert(TILE_M * TILE_N == THREADS, "v0 and v1 compute one output per thread");
+static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 
 // C = alpha * A @ B + beta * C: A is M×K row-major, B is K×N column-major, C is M×N row-major;
 // the leading dimensions lda, ldb, ldc are in floats. One block computes a TILE_M×TILE_N tile of C.

@@ -6,6 +6,7 @@
 #include "portable.cuh"
 
 static_assert(TILE_M * TILE_N == THREADS, "v0 and v1 compute one output per thread");
+static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 
 // C = alpha * A @ B + beta * C: A is M×K, B is K×N, C is M×N, all row-major; the leading
 // dimensions lda, ldb, ldc are in floats. One block computes a TILE_M×TILE_N tile of C.

@@ -19,7 +19,7 @@ __device__ inline void copy_tile_async(float (&tile)[ROWS][PITCH], const float* 
     TileAccess<ROWS, COLS>::for_each(
         source, ld, rows, cols,
         [&](int /*step*/, int row, int col, const float* address, int valid) {
-            DEVICE_ASSERT(is_aligned(address));
+            DEVICE_ASSERT(!VECTOR || is_float4_address(address));
             copy_async<ACCESS_WIDTH>(&tile[row][col], address, valid);
         });
 }

@@ -54,6 +54,10 @@ def compile_kernel(
             f"arch: NVRTC {release} does not compile for {arch!r}; it knows {', '.join(known)}"
         )
     options = [f"-arch={arch}", "-std=c++17", "--ptxas-options=-v"]
+    if _release() >= (12, 9):  # which knows the option; older ones cache nothing
+        options.append(
+            "--no-cache"
+        )  # what comes from the driver's cache comes without ptxas' report
     options += [f"-D{name}={value}" for name, value in defines.items()]
     if debug:
         options.append("-DSGEMM_DEBUG=1")
@@ -71,14 +75,17 @@ def compile_kernel(
 
 def nvrtc_version() -> str:
     """The release of the NVRTC that compiles here, such as ``"13.5"``."""
-    major, minor = _result(_nvrtc().nvrtcVersion())
-    return f"{major}.{minor}"
+    return "{}.{}".format(*_release())
 
 
 def architectures() -> list[str]:
     """The GPU architectures that this NVRTC compiles for, such as ``"sm_90"``."""
     (numbers,) = _result(_nvrtc().nvrtcGetSupportedArchs())
     return [f"sm_{number}" for number in numbers]
+
+
+def _release() -> tuple[Any, ...]:
+    return _result(_nvrtc().nvrtcVersion())
 
 
 @cached

@@ -21,6 +21,10 @@ MAX_BLOCKS = 2**31 - 1  # the kernels' grids are one-dimensional
 COPY_TILE = 32
 THREADS = 256  # of the copying and the scaling kernel
 
+# An operand whose rows do not all start on a 16-byte boundary rules float4 out. From this K on a
+# copy that has them aligned costs less than the scalar path (docs/alignment.md has the figures).
+ALIGNED_COPY_MIN_K = 256
+
 
 def matmul(
     a: Any,
@@ -97,8 +101,10 @@ def _multiply(
             strides = (distance, 1) if layout == "row" else (1, distance)
             return Matrix(address, rows, cols, *strides)
 
+        wants_float4 = version.float4 and a.cols >= ALIGNED_COPY_MIN_K
+
         def readable(matrix: Matrix, layout: Layout) -> Matrix:
-            if matrix.is_contiguous(layout):
+            if matrix.is_contiguous(layout) and (matrix.allows_float4(layout) or not wants_float4):
                 return matrix
             converted = workspace(matrix.rows, matrix.cols, layout)
             _copy(place, matrix, converted)
@@ -112,20 +118,21 @@ def _multiply(
             if beta != 0:
                 _copy(place, c, result)
 
-        operands: tuple[tuple[Matrix, Layout], ...]
-        operands = ((a, "row"), (b, version.b_layout), (result, "row"))
-        float4 = all(matrix.allows_float4(layout) for matrix, layout in operands)
-        pointer_a, pointer_b, pointer_c = (
-            (np.uintp(matrix.address), np.int64(matrix.leading_dimension(layout)))
-            for matrix, layout in operands
-        )
+        float4 = a.allows_float4("row") and b.allows_float4(version.b_layout)
         place.launch(
             version.source,
             "sgemm",
             _with_debug(version.defines(float4)),
             version.blocks(c.rows, c.cols),
             version.threads,
-            (*_int32(c.rows, c.cols, a.cols), alpha, *pointer_a, *pointer_b, beta, *pointer_c),
+            (
+                *_int32(c.rows, c.cols, a.cols),
+                alpha,
+                *_operand(a, "row"),
+                *_operand(b, version.b_layout),
+                beta,
+                *_operand(result, "row"),
+            ),
         )
         if result is not c:
             _copy(place, result, c)
@@ -159,8 +166,13 @@ def _int32(*values: int) -> tuple[np.int32, ...]:
     return tuple(map(np.int32, values))
 
 
+def _operand(matrix: Matrix, layout: Layout) -> tuple[np.generic, ...]:
+    """Address and leading dimension, as the versions of the ladder expect them."""
+    return np.uintp(matrix.address), np.int64(matrix.leading_dimension(layout))
+
+
 def _pointer(matrix: Matrix) -> tuple[np.generic, ...]:
-    """Address and both strides, as the kernels that take any layout expect them."""
+    """Address and both strides, as the copying and the scaling kernel expect them."""
     return np.uintp(matrix.address), np.int64(matrix.row_stride), np.int64(matrix.col_stride)
 
 

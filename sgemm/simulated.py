@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from . import simulator
 from .errors import ArgumentError, ArgumentTypeError, SimulatorLimitError
 from .kernel_files import kernel_path
 from .ladder import Version
 from .matrix import FLOAT4_BYTES, FLOAT_BYTES
+from .simulator import launch as simulator_launch
 
 # Rough speed of the simulator, for its estimate of a product's time.
 FMAS_PER_SECOND = 2e8
@@ -67,4 +67,4 @@ class Simulated:
         threads: int,
         args: Sequence[np.generic],
     ) -> None:
-        simulator.launch(kernel_path(source), entry, defines, blocks, threads, args)
+        simulator_launch(kernel_path(source), entry, defines, blocks, threads, args)
