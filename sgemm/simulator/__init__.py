@@ -13,11 +13,13 @@ from threading import Lock
 import numpy as np
 
 from ..errors import ArgumentError, KernelError
-from .build import build, find_compiler
+from .build import build as build_library
+from .build import find_compiler
 
 __all__ = ["find_compiler", "launch", "order"]
 
-MAX_THREADS = 1024
+MAX_BLOCKS = 2**31 - 1
+MAX_THREADS = 1024  # of a block
 
 # The C++ types of parameters, by the letters that simulator.h and ctypes have for them.
 _TYPES = {"i": "int", "q": "long long", "f": "float", "d": "double", "P": "pointer", "?": "other"}
@@ -64,9 +66,11 @@ def launch(
     source where that is known, the block and the thread. After an error the memory holds whatever
     the kernel has written so far.
     """
+    if not 1 <= grid <= MAX_BLOCKS:
+        raise ArgumentError(f"grid: {grid}; a grid has 1 to {MAX_BLOCKS} blocks")
     if not 1 <= threads <= MAX_THREADS:
         raise ArgumentError(f"threads: {threads}; a block has 1 to {MAX_THREADS} threads")
-    _load(build(source, entry, defines)).launch(grid, threads, _seed.get(), args)
+    _load(build_library(source, entry, defines)).launch(grid, threads, _seed.get(), args)
 
 
 class _Library:

@@ -11,11 +11,8 @@
 // block's threads reach ends the launch with an error, and so does an invalid address.
 #pragma once
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <fenv.h>
-#include <link.h>
+#include <link.h> // no <math.h>: it has global functions named y0, j1, gamma
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -41,11 +38,7 @@
 // C++ has no place for alignas between "static" and the type, where CUDA has one.
 #define alignas(bytes) __attribute__((aligned(bytes)))
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 128")
-#endif
+#define UNROLL // left to the compiler: unrolled completely, kernels compile and run more slowly
 
 using uint = unsigned int;
 
@@ -213,6 +206,11 @@ inline void start_context(Context& context, char* stack, size_t size, void (*run
 #endif
 
 constexpr size_t STACK_BYTES = 64 * 1024;
+#ifdef __clang__ // a kernel whose variables may not fit does not compile
+#pragma GCC diagnostic error "-Wframe-larger-than"
+#else
+#pragma GCC diagnostic error "-Wframe-larger-than=32768"
+#endif
 // The odd number of cache lines between stacks keeps their tops from competing for the same ones.
 constexpr size_t STACK_STRIDE = STACK_BYTES + 5 * 64;
 
@@ -269,12 +267,12 @@ static Context launcher;
 static Context contexts[MAX_THREADS]; // of the threads that wait
 static Copies copies[MAX_THREADS];
 static unsigned order[MAX_THREADS]; // in which threads run in this interval
-static unsigned started;  // how many of them have started or resumed
-static unsigned waiting;  // how many wait at the barrier
-static unsigned returned; // the last thread that has returned
-static unsigned interval; // barriers passed
-static unsigned fibers;   // stacks in use
-static Place barrier;     // that the waiting threads have reached
+static unsigned started;            // how many of them have started or resumed
+static unsigned waiting;            // how many wait at the barrier
+static unsigned returned;           // the last thread that has returned
+static unsigned interval;           // barriers passed
+static unsigned fibers;             // stacks in use
+static Place barrier;               // that the waiting threads have reached
 static Random random_order;
 
 // Ends the launch. What the abandoned fibers' stacks hold needs no clean-up.
@@ -300,7 +298,8 @@ inline Context& next() {
     if (started == blockDim.x) {
         if (waiting == 0) return launcher;
         if (waiting < blockDim.x)
-            fail(barrier, "%u of the block's %u threads wait at this barrier; thread %u has returned",
+            fail(barrier,
+                 "%u of the block's %u threads wait at this barrier; thread %u has returned",
                  waiting, blockDim.x, returned);
         waiting = started = 0;
         ++interval;
@@ -398,12 +397,11 @@ static void handle_fault(int signal, siginfo_t* information, void* machine) {
         before.sa_handler(signal);
 }
 
-static bool handle_faults() {
+static void handle_faults() {
     struct sigaction handler = {};
     handler.sa_sigaction = handle_fault;
     handler.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK; // NODEFER: a handler may not return
     for (int signal : FAULTS) sigaction(signal, &handler, &handled_before[signal]);
-    return true;
 }
 
 // ---- Entry ----
@@ -426,14 +424,13 @@ static int find_shared_memory(dl_phdr_info* library, size_t, void*) {
 }
 
 static const char* run(unsigned grid, unsigned threads, uint64_t seed) {
-    static bool handling_faults = handle_faults();
-    (void)handling_faults;
     error[0] = 0;
-    if (!stacks) {
+    if (!stacks) { // the first launch
         void* memory = mmap(nullptr, MAX_THREADS * STACK_STRIDE, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) return "no memory left for the threads' stacks";
         stacks = static_cast<char*>(memory);
+        handle_faults();
     }
     auto* blocks = static_cast<unsigned*>(malloc(grid * sizeof(unsigned)));
     if (!blocks) return "no memory left for the order of the blocks";
