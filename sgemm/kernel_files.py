@@ -1,8 +1,10 @@
 """Where the kernels' sources are."""
 
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def kernels_folder() -> Path:
     """``kernels/`` inside the package (a wheel), else beside it (a checkout)."""
     package = Path(__file__).resolve().parent
@@ -21,7 +23,7 @@ def sources(source: str) -> dict[str, str]:
     path = kernel_path(source)
     headers = {
         header.name: header.read_text()
-        for folder in (kernels_folder(), path.parent)
+        for folder in {kernels_folder(): None, path.parent: None}
         for header in sorted(folder.glob("*.cuh"))
     }
     return {path.name: path.read_text(), **headers}

@@ -1,0 +1,193 @@
+"""``python -m sgemm``: versions, check, doctor.
+
+Exit status: 0 all is right; 1 it ran and the answer is bad; 2 it could not tell, with the reason in
+one line on standard error.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+from . import doctor, report
+from .errors import SgemmError
+from .ladder import LADDER
+from .source import from_file
+from .versions import resolve
+
+HELD, BAD, UNKNOWN = 0, 1, 2
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(UNKNOWN, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except (SgemmError, MemoryError) as error:
+        return _cannot_tell(options, str(error))
+    except ModuleNotFoundError as error:
+        return _cannot_tell(options, f"{error.name} is missing; pip install {error.name}")
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNKNOWN
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m sgemm", description="A ladder of FP32 matrix-multiplication kernels."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    versions = commands.add_parser("versions", help="list the ladder")
+    versions.set_defaults(run=_versions)
+
+    check = commands.add_parser(
+        "check", help="check that kernels are right, on a GPU or else in the simulator"
+    )
+    check.set_defaults(run=_check)
+    repeatable: dict[str, Any] = {"action": "append", "default": []}
+    check.add_argument("--version", metavar="NAME", help="a version of the ladder", **repeatable)
+    check.add_argument(
+        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **repeatable
+    )
+    check.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **repeatable)
+    check.add_argument(
+        "--seed", type=_seed, default=0, help="of the operands and the simulator's thread order"
+    )
+
+    examine = commands.add_parser("doctor", help="examine this machine, and say how to repair it")
+    examine.set_defaults(run=_doctor)
+
+    for command in (versions, check, examine):
+        command.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more")
+    return int(text)
+
+
+def _versions(options: argparse.Namespace) -> int:
+    versions = LADDER.values()
+    if options.json:
+        report.print_json("versions", report.base_environment(), [asdict(v) for v in versions])
+        return HELD
+    report.print_table(
+        (
+            "",
+            "title",
+            "B",
+            "tile",
+            "micro-\ntile",
+            "threads",
+            "shared\nbytes",
+            "cc",
+            "article\nGFLOPS",
+        ),
+        [
+            (
+                version.name,
+                version.title,
+                version.b_layout,
+                "×".join(map(str, version.tile)),
+                "×".join(map(str, version.micro_tile)),
+                version.threads,
+                version.shared_bytes,
+                "≥ {}.{}".format(*version.min_compute_capability),
+                version.article_gflops,
+            )
+            for version in versions
+        ],
+    )
+    report.print_notes({version.name: version.change for version in versions})
+    return HELD
+
+
+def _check(options: argparse.Namespace) -> int:
+    from .check import CASES, FIGURES, Checker, parse_shape  # NumPy, which doctor does without
+
+    versions = [resolve(name) for name in options.version]
+    versions += [from_file(path) for path in options.source]
+    versions = versions or list(LADDER.values())
+    cases = [parse_shape(shape) for shape in options.shape] or CASES
+    checker = Checker(options.seed)
+    if checker.where != "gpu" and _gpu_is_required():
+        return _cannot_tell(options, "SGEMM_REQUIRE_GPU=1, and there is no usable GPU")
+
+    rows = []
+    jobs = [(version, case) for version in versions for case in cases]
+    with report.progress() as progress, ThreadPoolExecutor(os.cpu_count()) as pool:
+        compiled = pool.map(checker.compile, versions)
+        list(progress.track(compiled, len(versions), description="compiling"))
+        for version, case in progress.track(jobs, description="checking"):
+            rows.append(checker.check(version, case))
+            if not checker.usable:
+                break
+
+    if options.json:
+        report.print_json("check", doctor.environment(), [asdict(row) for row in rows])
+    else:
+        report.print_table(
+            ("", "M×N×K", "case", "where", "error\n/bound", "error\n/max", "integers", "verdict"),
+            [
+                (
+                    row.version,
+                    f"{row.m}×{row.n}×{row.k}",
+                    row.case,
+                    row.where,
+                    row.error_over_bound,
+                    row.relative_error,
+                    "exact" if row.exact else "inexact",
+                    row.verdict,
+                )
+                for row in rows
+            ],
+        )
+        report.print_notes(
+            {f"{row.version} {row.m}×{row.n}×{row.k}": row.detail for row in rows if row.detail}
+        )
+        report.print_notes(FIGURES)
+    return BAD if any(row.verdict == "wrong" for row in rows) else HELD
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    findings = doctor.examine()
+    if options.json:
+        report.print_json("doctor", doctor.environment(), [asdict(f) for f in findings])
+    else:
+        report.print_table(("", "verdict", "seen"), [(f.name, f.verdict, f.seen) for f in findings])
+        report.print_notes({f.name: f.advice for f in findings if f.advice})
+        report.print_notes({"CUDA": doctor.CUDA_NUMBERS})
+    if not doctor.has_gpu(findings):
+        if _gpu_is_required():
+            return _cannot_tell(options, "SGEMM_REQUIRE_GPU=1, and there is no GPU")
+        return BAD
+    return BAD if any(finding.verdict == "problem" for finding in findings) else HELD
+
+
+def _gpu_is_required() -> bool:
+    return os.environ.get("SGEMM_REQUIRE_GPU") == "1"
+
+
+def _cannot_tell(options: argparse.Namespace, reason: str) -> int:
+    """Say why on one line; of a compiler's messages, the first error."""
+    first, *more = reason.splitlines()
+    errors = [line.strip() for line in more if "error" in line]
+    print(f"python -m sgemm {options.command}: {' '.join([first, *errors[:1]])}", file=sys.stderr)
+    return UNKNOWN
+
+
+if __name__ == "__main__":
+    sys.exit(main())

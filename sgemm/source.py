@@ -1,0 +1,103 @@
+"""Somebody's own kernel: one ``.cu`` file with the ladder's signature and a header line.
+
+The header gives what a ladder entry gives, and the kernel finds the numbers as macros::
+
+    // sgemm: TILE_M=8 TILE_N=32 THREADS=256 B=row
+
+=============  =========  =====================================================================
+key            default    meaning
+=============  =========  =====================================================================
+TILE_M,        required   outputs that a block computes; the grid has
+TILE_N                    ceil(M / TILE_M) * ceil(N / TILE_N) blocks
+THREADS        required   threads of a block, 1 to 1024
+TILE_K         1          depth that a block stages at a time
+MICRO_M,       1          outputs that a thread computes
+MICRO_N
+BLOCKS_PER_SM  1          for ``__launch_bounds__``
+B              row        layout of B that the kernel reads, ``row`` or ``column``
+FLOAT4         0          1: the kernel accesses A, B and C by float4 where the macro VECTOR is 1,
+                          which it is only where their addresses and leading dimensions allow it
+=============  =========  =====================================================================
+
+``kernels/template.cu`` is a complete kernel to start from, with the signature.
+"""
+
+import re
+from pathlib import Path
+
+from .errors import ArgumentError
+from .ladder import Version
+
+_HEADER = re.compile(r"^\s*//\s*sgemm:(.*)$")
+_EXAMPLE = "// sgemm: TILE_M=8 TILE_N=32 THREADS=256 B=row"
+_REQUIRED = ("TILE_M", "TILE_N", "THREADS")
+_CHOICES = {"B": ("row", "column"), "FLOAT4": ("0", "1")}
+_DEFAULTS = {
+    "TILE_K": "1",
+    "MICRO_M": "1",
+    "MICRO_N": "1",
+    "BLOCKS_PER_SM": "1",
+    "B": "row",
+    "FLOAT4": "0",
+}
+_MAX_THREADS = 1024
+
+
+def from_file(path: str | Path) -> Version:
+    """The version that the kernel file ``path`` describes; its name is the file's.
+
+    Raises ``ArgumentError``, naming the line and the rule, where the file cannot be read or its
+    header is missing, repeated or wrong.
+    """
+    source = Path(path).absolute()
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{path}: cannot be read: {error}") from error
+    headers = [(n, match[1]) for n, line in enumerate(lines, 1) if (match := _HEADER.match(line))]
+    if not headers:
+        raise ArgumentError(f"{path}: no header line; expected one such as: {_EXAMPLE}")
+    if len(headers) > 1:
+        raise ArgumentError(
+            f"{path}:{headers[1][0]}: a second header line; the first is line {headers[0][0]}"
+        )
+    number, text = headers[0]
+    values = _DEFAULTS | _parse(text, f"{path}:{number}")
+    return Version(
+        name=source.name,
+        title="own kernel",
+        change=f"{source}",
+        source=str(source),
+        b_layout="row" if values["B"] == "row" else "column",
+        tile=(int(values["TILE_M"]), int(values["TILE_N"]), int(values["TILE_K"])),
+        micro_tile=(int(values["MICRO_M"]), int(values["MICRO_N"])),
+        threads=int(values["THREADS"]),
+        blocks_per_sm=int(values["BLOCKS_PER_SM"]),
+        float4=values["FLOAT4"] == "1",
+    )
+
+
+def _parse(text: str, where: str) -> dict[str, str]:
+    """The header's words as key to value, each checked."""
+    known = [*_REQUIRED, *_DEFAULTS]
+    values: dict[str, str] = {}
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if not equals or key not in known:
+            raise ArgumentError(f"{where}: {word!r}: expected KEY=value, KEY of {', '.join(known)}")
+        if key in values:
+            raise ArgumentError(f"{where}: {key} is given twice")
+        if key in _CHOICES:
+            if value not in _CHOICES[key]:
+                raise ArgumentError(f"{where}: {word}: must be {' or '.join(_CHOICES[key])}")
+        elif not re.fullmatch("[1-9][0-9]{0,8}", value):
+            raise ArgumentError(f"{where}: {word}: must be a positive integer")
+        values[key] = value
+    missing = [key for key in _REQUIRED if key not in values]
+    if missing:
+        raise ArgumentError(f"{where}: {', '.join(missing)} missing; example: {_EXAMPLE}")
+    if int(values["THREADS"]) > _MAX_THREADS:
+        raise ArgumentError(
+            f"{where}: THREADS={values['THREADS']}: a block has at most {_MAX_THREADS} threads"
+        )
+    return values
