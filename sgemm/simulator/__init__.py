@@ -66,11 +66,12 @@ def launch(
     source where that is known, the block and the thread. After an error the memory holds whatever
     the kernel has written so far.
     """
+    library = _load(build_library(source, entry, defines))
     if not 1 <= grid <= MAX_BLOCKS:
         raise ArgumentError(f"grid: {grid}; a grid has 1 to {MAX_BLOCKS} blocks")
     if not 1 <= threads <= MAX_THREADS:
         raise ArgumentError(f"threads: {threads}; a block has 1 to {MAX_THREADS} threads")
-    _load(build_library(source, entry, defines)).launch(grid, threads, _seed.get(), args)
+    library.launch(grid, threads, _seed.get(), args)
 
 
 class _Library:

@@ -1,0 +1,36 @@
+"""What the asv benchmarks have in common.
+
+A class measures everything once, in ``setup_cache``, as records: ``{"skip": why}`` where there is
+nothing to measure (n/a), ``{"error": why}`` where measuring failed, else metric to value. Each
+benchmark reads one metric of one record, in a process that needs no CUDA.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from .child import Record
+
+
+def series(*, unit: str, version: str) -> Callable[[Any], Any]:
+    """Mark a benchmark. asv hides results of another ``version``, and would make one of the source
+    code: raise it where figures are no longer comparable, and never otherwise."""
+
+    def mark(benchmark: Any) -> Any:
+        benchmark.unit = unit
+        benchmark.version = version
+        return benchmark
+
+    return mark
+
+
+def require_measured(record: Record) -> None:
+    """Raise NotImplementedError, asv's n/a, if there was nothing to measure."""
+    if "skip" in record:
+        raise NotImplementedError(record["skip"])
+
+
+def metric(record: Record, name: str) -> Any:
+    """One metric of a record; RuntimeError if measuring failed."""
+    if "error" in record:
+        raise RuntimeError(record["error"])
+    return record[name]

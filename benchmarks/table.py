@@ -1,0 +1,239 @@
+"""``python -m benchmarks table``: the whole ladder in one run.
+
+Every version, cuBLAS and the FFMA peak take a sample in turn, round after round, so that all of
+them see the same clocks and temperatures, and their ratios hold where the figures drift.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from math import isfinite
+from statistics import median
+from typing import Any
+
+from . import environment, gpu
+from .checkout import LADDER
+from .cublas import Cublas
+from .ffma_peak import FfmaPeak
+from .measure import CUBLAS, by_version
+from .problems import PROBLEMS, Problem
+from .products import Layout, Multiply, Operands, Product, random_values
+from .timing import SAMPLES, CudaStream, Sample, Sampler, WrongResultError
+
+PEAK = "FFMA peak"
+ARTICLE_PROBLEM = PROBLEMS["4096x4096x4096"]
+
+
+class KernelFailedError(RuntimeError):
+    """A kernel did not run to its end."""
+
+
+@dataclass
+class Subject:
+    """What fills one row of the table."""
+
+    name: str
+    title: str
+    workload: Product | FfmaPeak
+    flops: int
+    sampler: Sampler
+    article_gflops: int | None = None
+    samples: list[Sample] = field(default_factory=list)
+    wrong: str | None = None  # what is wrong with its results
+
+    @property
+    def gflops(self) -> float | None:
+        if self.wrong:
+            return None
+        return self.flops / median(sample.seconds for sample in self.samples) / 1e9
+
+
+def run(problem: Problem, source: str | None, as_json: bool) -> int:
+    """Measure and print; ``source`` is the path of somebody's own kernel. The exit status: 1 if a
+    result is wrong, else 0."""
+    device = gpu.find()
+    if device is None:
+        raise gpu.NoGpuError("there is no GPU, and speed is measured on nothing else")
+    import sgemm
+
+    versions = list(sgemm.LADDER.values())
+    if source is not None:
+        from sgemm.source import from_file
+
+        versions.append(from_file(source))
+    monitor = gpu.Monitor(device)
+    monitor.require_alone(own_processes=0)
+    with CudaStream() as stream:
+        cublas = Cublas(stream.stream)
+        subjects = _subjects(problem, versions, cublas, stream, monitor)
+        _measure(subjects)
+        monitor.require_alone(own_processes=1)
+        surroundings = environment.describe(device, monitor, cublas) | {"problem": problem.name}
+
+    rows = _rows(subjects)
+    if as_json:
+        _print_json(rows, surroundings)
+    else:
+        _print_table(rows, surroundings)
+    return int(any(subject.wrong for subject in subjects))
+
+
+def _subjects(
+    problem: Problem,
+    versions: Sequence[Any],
+    cublas: Cublas,
+    stream: CudaStream,
+    monitor: gpu.Monitor,
+) -> list[Subject]:
+    values = random_values(Operands.floats(problem))
+    operands: dict[Layout, Operands] = {}
+
+    def subject(name: str, title: str, native_b: Layout, multiply: Multiply) -> Subject:
+        if native_b not in operands:
+            operands[native_b] = Operands(problem, native_b, values)
+        product = Product(multiply, operands[native_b])
+        return Subject(name, title, product, problem.flops, Sampler(product, stream, monitor))
+
+    subjects = []
+    for version in versions:
+        row = subject(version.name, version.title, version.b_layout, by_version(version))
+        if problem == ARTICLE_PROBLEM:
+            row.article_gflops = version.article_gflops
+        subjects.append(row)
+    subjects.append(subject(CUBLAS, "cuBLAS FP32", "row", cublas.multiply))
+    peak = FfmaPeak()
+    sampler = Sampler(peak, stream, monitor)
+    subjects.append(Subject(PEAK, "multiply-adds alone", peak, peak.flops, sampler))
+    return subjects
+
+
+def _measure(subjects: list[Subject]) -> None:
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        steps = progress.add_task("warming up", total=len(subjects) * (SAMPLES + 1))
+        for subject in subjects:
+            with _blaming(subject):
+                subject.sampler.prepare()
+            progress.advance(steps)
+        progress.update(steps, description="measuring")
+        for _ in range(SAMPLES):
+            for subject in subjects:
+                if not subject.wrong:
+                    with _blaming(subject):
+                        subject.samples.append(subject.sampler.sample())
+                progress.advance(steps)
+        for subject in subjects:
+            if not subject.wrong:
+                with _blaming(subject):
+                    subject.sampler.finish()
+
+
+@contextmanager
+def _blaming(subject: Subject) -> Iterator[None]:
+    """Note a wrong result with its subject; a fault of the kernel ends the run, as CUDA is then
+    unusable in this process."""
+    from cupy.cuda import driver, runtime
+
+    try:
+        yield
+    except WrongResultError as error:
+        subject.wrong = str(error)
+    except (driver.CUDADriverError, runtime.CUDARuntimeError) as error:
+        raise KernelFailedError(f"{subject.name} failed: {error}") from error
+
+
+def _rows(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
+    gflops = {subject.name: subject.gflops for subject in subjects}
+    before = {later: earlier for earlier, later in pairwise(LADDER)}
+
+    def ratio(subject: Subject, other: str | None) -> float | None:
+        mine, others = subject.gflops, gflops.get(other or "")
+        return mine / others if mine and others else None
+
+    rows = []
+    for subject in subjects:
+        residual = None if isinstance(subject.workload, FfmaPeak) else subject.workload.residual
+        rows.append(
+            {
+                "version": subject.name,
+                "title": subject.title,
+                "gflops": subject.gflops,
+                "gain": ratio(subject, before.get(subject.name)),
+                "share_of_peak": ratio(subject, PEAK),
+                "ratio_to_cublas": ratio(subject, CUBLAS),
+                "error_over_bound": residual and _finite(residual.worst),
+                "relative_error": residual and _finite(residual.relative),
+                "article_gflops": subject.article_gflops,
+                "verdict": "wrong" if subject.wrong else "right",
+                "detail": subject.wrong,
+                "seconds": [sample.seconds for sample in subject.samples],
+                "readings": [asdict(sample.reading) for sample in subject.samples],
+            }
+        )
+    return rows
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None  # JSON has no infinity
+
+
+def _print_json(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any]) -> None:
+    document = {
+        "schema": "benchmarks/table/1",
+        "command": "table",
+        "environment": surroundings,
+        "rows": rows,
+    }
+    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = {
+        "gflops": ("GFLOPS", "{:,.0f}"),
+        "gain": ("gain", "{:.2f}×"),
+        "share_of_peak": ("of peak", "{:.1%}"),
+        "ratio_to_cublas": ("of cuBLAS", "{:.1%}"),
+        "error_over_bound": ("error / bound", "{:.2g}"),
+        "relative_error": ("relative error", "{:.2g}"),
+        "article_gflops": ("article, GFLOPS", "{:,}"),
+    }
+    clocks = [reading["sm_mhz"] for row in rows for reading in row["readings"]]
+    table = Table(
+        title="{problem} on {gpu}".format(**surroundings),
+        caption=(
+            "CUDA {cuda}, driver {driver}, NVRTC {nvrtc}, cuBLAS {cublas} ({cublas_math}); ".format(
+                **surroundings
+            )
+            + f"SM clock {_span(clocks)} of {surroundings['max_sm_mhz']} MHz"
+        ),
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("version")
+    table.add_column("what it is", overflow="fold")
+    for heading, _ in columns.values():
+        table.add_column(heading, justify="right")
+    for row in rows:
+        cells = [
+            "–" if row[key] is None else form.format(row[key]) for key, (_, form) in columns.items()
+        ]
+        table.add_row(row["version"], row["title"], *cells)
+    console = Console()
+    console.print(table)
+    for row in rows:
+        if row["detail"]:
+            console.print(Text(f"{row['version']} is {row['detail']}", style="red"))
+
+
+def _span(values: Sequence[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{min(known)}–{max(known)}" if known else "unknown"
