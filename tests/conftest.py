@@ -1,0 +1,77 @@
+"""Where every property is tested, for which versions, and how many examples Hypothesis tries."""
+
+import os
+from functools import cache
+
+import pytest
+from hypothesis import settings
+from places import GPU, SIMULATOR
+
+from sgemm import LADDER
+
+_EXAMPLES = {"dev": 25, "ci": 40, "nightly": 2000}
+for _profile, _examples in _EXAMPLES.items():
+    settings.register_profile(
+        _profile,
+        max_examples=int(os.environ.get("SGEMM_EXAMPLES", _examples)),
+        deadline=None,  # the first example of a kernel compiles it
+        print_blob=True,
+    )
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") == "true" else "dev")
+)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU and CuPy")
+    config.addinivalue_line("markers", "alone: needs the GPU to itself, so no other test process")
+    config.addinivalue_line("markers", "slow: more than 20 seconds")
+
+
+@pytest.fixture(
+    scope="session",
+    params=[SIMULATOR, pytest.param(GPU, marks=pytest.mark.gpu)],
+    ids=lambda place: place.name,
+)
+def place(request):
+    """Where the product is computed."""
+    return request.param
+
+
+@pytest.fixture(scope="session", params=LADDER.values(), ids=LADDER)
+def version(request):
+    """Every version of the ladder."""
+    return request.param
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and (reason := _no_gpu()):
+        if os.environ.get("SGEMM_REQUIRE_GPU") == "1":
+            pytest.fail(f"SGEMM_REQUIRE_GPU=1, but {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+@cache
+def _no_gpu() -> str | None:
+    """Why nothing can run on a GPU here; None if it can."""
+    try:
+        import cupy
+
+        cupy.zeros(1).get()
+    except Exception as error:  # CuPy not installed, no driver, no device, a driver too old
+        return f"there is no usable GPU: {str(error).splitlines()[0]}"
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """After an illegal access every later call on the GPU fails: report one failure, then stop."""
+    report = yield
+    if report.failed and item.get_closest_marker("gpu") and _no_gpu() is None:
+        import cupy
+
+        try:
+            cupy.cuda.runtime.deviceSynchronize()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            item.session.shouldstop = f"the GPU is unusable since {item.nodeid}: {error}"
+    return report

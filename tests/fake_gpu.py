@@ -1,0 +1,122 @@
+"""A GPU that is not there: as much of CuPy, NVML and cuBLAS as the instrument uses, over NumPy.
+
+Kernels run in the simulator, and the CPU's clock stands in for the device's.
+"""
+
+import sys
+import time
+from types import MappingProxyType, ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu, measure, table, timing
+
+GPU = gpu.Gpu("Fake GPU", "0000:00:00.0", compute_capability=(9, 0), cuda="13.0")
+
+
+class CudaError(RuntimeError):
+    """What CuPy raises when a kernel has failed."""
+
+
+class Event:
+    def record(self):
+        self.seconds = time.perf_counter()
+
+    def synchronize(self):
+        pass
+
+
+class Stream:
+    ptr = 0
+
+    def __init__(self, non_blocking):
+        assert non_blocking, "the default stream cannot be captured"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+
+class PeakModule:
+    """Makes all steps of the FFMA kernel at once: their number is even."""
+
+    def __init__(self, code, options):
+        assert "ffma_peak" in code
+
+    def get_function(self, name):
+        def ffma_peak(grid, block, args):
+            *_, start, end = args
+            end[...] = start
+
+        return ffma_peak
+
+
+class Device:
+    attributes = MappingProxyType(
+        {"L2CacheSize": 40_000, "MultiProcessorCount": 1, "MaxThreadsPerMultiProcessor": 256}
+    )
+
+
+class Cublas:
+    def __init__(self, stream):
+        pass
+
+    def version(self):
+        return "13.1.0"
+
+    def multiply(self, a, b, out):
+        np.matmul(a, b, out=out)
+
+
+class Monitor:
+    """Sees ``processes`` on the GPU beside this one."""
+
+    processes = 0
+
+    def __init__(self, device):
+        assert device == GPU
+
+    def require_alone(self, own_processes):
+        if self.processes:
+            raise gpu.GpuBusyError("another process computes on the GPU")
+
+    def read(self):
+        return gpu.Reading(1980, 3201, 350.5, 40, ())
+
+    def describe(self):
+        return {"driver": "580.00", "max_sm_mhz": 1980}
+
+
+def fake_cupy():
+    cupy = ModuleType("cupy")
+    for name in ("asarray", "empty", "empty_like", "float32", "uint8"):
+        setattr(cupy, name, getattr(np, name))
+    cupy.__version__ = "0"
+    cupy.RawModule = PeakModule
+    cupy.cuda = ModuleType("cupy.cuda")
+    cupy.cuda.Device, cupy.cuda.Event, cupy.cuda.Stream = Device, Event, Stream
+    cupy.cuda.get_elapsed_time = lambda start, end: (end.seconds - start.seconds) * 1000
+    cupy.cuda.driver = SimpleNamespace(CUDADriverError=CudaError)
+    cupy.cuda.runtime = SimpleNamespace(CUDARuntimeError=CudaError)
+    return cupy
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """Lets the instrument find the fake GPU, and take a fraction of its time. Gives what tests
+    take hold of: ``cupy``, ``Monitor`` and ``CudaError``."""
+    cupy = fake_cupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cupy.cuda)
+    monkeypatch.setattr(gpu, "find", lambda: GPU)
+    monkeypatch.setattr(gpu, "Monitor", Monitor)
+    for module in (measure, table):
+        monkeypatch.setattr(module, "Cublas", Cublas)
+    monkeypatch.setattr(timing.CudaStream, "capture", lambda self, work: work)
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.01)
+    monkeypatch.setattr(timing, "CAP_SECONDS", 0.02)
+    monkeypatch.setattr(table, "SAMPLES", 3)
+    return SimpleNamespace(cupy=cupy, Monitor=Monitor, CudaError=CudaError)

@@ -1,0 +1,98 @@
+"""Where the tests compute: the simulator with NumPy arrays, the GPU with CuPy's."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from sgemm import simulator
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel launch that was seen."""
+
+    entry: str
+    defines: Mapping[str, int]
+    args: tuple[np.generic, ...]
+
+
+class Place:
+    name: str
+
+    @property
+    def xp(self) -> ModuleType:
+        """The array module whose arrays live here."""
+        raise NotImplementedError
+
+    @property
+    def backend(self) -> type:
+        """The class of ``sgemm`` that launches kernels here."""
+        raise NotImplementedError
+
+    def order(self, seed: int) -> AbstractContextManager:
+        """Draw the order that threads run in from ``seed``, where that can be chosen."""
+        raise NotImplementedError
+
+    def to_host(self, array: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    @contextmanager
+    def launches(self) -> Iterator[list[Launch]]:
+        """The kernels launched within the context, in order."""
+        seen: list[Launch] = []
+        launch = self.backend.launch
+
+        def spy(backend, source, entry, defines, blocks, threads, args):
+            seen.append(Launch(entry, dict(defines), tuple(args)))
+            return launch(backend, source, entry, defines, blocks, threads, args)
+
+        with mock.patch.object(self.backend, "launch", spy):
+            yield seen
+
+
+class _Simulator(Place):
+    name = "simulator"
+    xp = np
+
+    @property
+    def backend(self):
+        from sgemm.simulated import Simulated
+
+        return Simulated
+
+    def order(self, seed):
+        return simulator.order(seed)
+
+    def to_host(self, array):
+        return np.asarray(array)
+
+
+class _Gpu(Place):
+    name = "gpu"
+
+    @property
+    def xp(self):
+        import cupy
+
+        return cupy
+
+    @property
+    def backend(self):
+        from sgemm.gpu import Gpu
+
+        return Gpu
+
+    def order(self, seed):
+        return nullcontext()
+
+    def to_host(self, array):
+        return self.xp.asnumpy(array)
+
+
+SIMULATOR = _Simulator()
+GPU = _Gpu()

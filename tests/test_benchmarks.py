@@ -1,0 +1,341 @@
+"""The asv suite: what it measures, what it does with failures, and how asv finds it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import asv
+import pytest
+
+import sgemm
+from benchmarks import child, gpu, gpu_packages, measure, products, resources, speed
+from benchmarks.checkout import LADDER, pinned_version
+from benchmarks.problems import PROBLEMS, Problem, parse
+
+pytest_plugins = ["fake_gpu"]
+
+ROOT = Path(__file__).resolve().parent.parent
+PTXAS_LOG = """\
+ptxas info    : Function properties for sgemm
+ptxas         .     0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 1024 bytes smem
+"""
+
+
+class TestProblems:
+    def test_are_those_that_break_kernels(self):
+        assert any(p.k % 4 for p in PROBLEMS.values())
+        assert any(p.a_offset % 4 for p in PROBLEMS.values())
+        assert any(len({p.m, p.n, p.k}) == 3 for p in PROBLEMS.values())
+        assert any(p.b_layout == "column" for p in PROBLEMS.values())
+
+    def test_count_operations_exactly(self):
+        """46341 cubed is beyond 32 bits, and twice that beyond a float's 53."""
+        assert Problem(46341, 46341, 46341).flops == 2 * 46341**3
+
+    @pytest.mark.parametrize("name", PROBLEMS)
+    def test_are_found_by_name(self, name):
+        assert parse(name) is PROBLEMS[name]
+
+    def test_are_made_of_shapes(self):
+        assert parse("3x5x7") == Problem(3, 5, 7)
+
+    @pytest.mark.parametrize("text", ["", "3x5", "0x5x7", "3x5x7x9", "-3x5x7", "3X5X7", "ax5x7"])
+    def test_bad_shapes_are_rejected(self, text):
+        with pytest.raises(ValueError, match="neither a shape"):
+            parse(text)
+
+
+class TestOperands:
+    def operands(self, problem, native_b="row"):
+        return products.Operands(
+            problem, native_b, products.random_values(products.Operands.floats(problem))
+        )
+
+    def test_are_random_and_always_the_same(self, fake_gpu):
+        values = products.random_values(1000)
+        assert values.min() >= -1
+        assert values.max() < 1
+        assert values.std() == pytest.approx(3**-0.5, rel=0.05)
+        assert (values == products.random_values(1000)).all()
+
+    @pytest.mark.parametrize("size", [16, 64, 128])
+    def test_the_other_sets_fill_the_cache(self, fake_gpu, size):
+        problem = Problem(size, size, size)
+        l2_bytes = fake_gpu.cupy.cuda.Device.attributes["L2CacheSize"]
+        sets = self.operands(problem).sets
+        assert (sets - 1) * problem.operand_bytes >= l2_bytes
+        assert (sets - 2) * problem.operand_bytes < l2_bytes
+
+    def test_a_is_as_misaligned_as_the_problem_says(self, fake_gpu):
+        aligned, shifted = Problem(8, 8, 8), Problem(8, 8, 8, a_offset=1)
+        for problem in (aligned, shifted):
+            operands = self.operands(problem)
+            assert operands.a[0].base.size == 64 + problem.a_offset
+        assert (self.operands(aligned).a[0] == self.operands(shifted).a[0]).all()
+
+    @pytest.mark.parametrize("native_b", ["row", "column"])
+    def test_b_has_the_native_layout_unless_the_problem_says_otherwise(self, fake_gpu, native_b):
+        native = self.operands(Problem(4, 8, 12), native_b).b[0]
+        column = self.operands(Problem(4, 8, 12, b_layout="column"), native_b).b[0]
+        assert native.flags.c_contiguous == (native_b == "row")
+        assert column.flags.f_contiguous
+        assert (native == column).all()
+
+
+SMALL = {
+    problem.name: problem
+    for problem in (Problem(16, 16, 16), Problem(24, 8, 7), Problem(16, 16, 16, a_offset=1))
+}
+
+
+@pytest.fixture
+def small_problems(monkeypatch):
+    monkeypatch.setattr(measure, "PROBLEMS", SMALL)
+
+
+@pytest.mark.usefixtures("fake_gpu", "small_problems")
+class TestMeasuring:
+    def answer(self, subject):
+        records = {}
+        measure.answer([subject], list(SMALL), records.__setitem__)
+        return records
+
+    @pytest.mark.parametrize("subject", measure.SUBJECTS)
+    def test_one_measurement_gives_every_metric(self, subject):
+        records = json.loads(json.dumps(self.answer(subject)))
+        assert records.pop(measure.ENVIRONMENT)["cublas_math"] == "CUBLAS_DEFAULT_MATH, TF32 off"
+        assert list(records) == list(SMALL)
+        for name, record in records.items():
+            seconds = record["seconds"]
+            assert len(seconds) == record["plan"]["samples"] == len(record["readings"])
+            assert record["gflops"] == pytest.approx(
+                [SMALL[name].flops / second / 1e9 for second in seconds]
+            )
+            assert record["residual"]["wrong"] == 0
+            assert record["operand_sets"] > 1
+
+    def test_a_wrong_result_costs_its_own_problem(self, monkeypatch):
+        right = sgemm.matmul
+
+        def wrong_for_odd_k(a, b, *, out, version):
+            right(a, b, out=out, version=version)
+            if a.shape[1] % 2:
+                out[0, 0] = 0
+
+        monkeypatch.setattr(sgemm, "matmul", wrong_for_odd_k, raising=False)
+        records = self.answer("v3")
+        assert records["24x8x7"]["error"].startswith(
+            "wrong: 1 of 192 elements, the first at (0, 0)"
+        )
+        assert records["16x16x16"]["seconds"]
+        assert records["16x16x16 A+1"]["seconds"]
+
+    def test_a_failing_kernel_ends_the_child(self, fake_gpu, monkeypatch):
+        def fail(a, b, *, out, version):
+            raise fake_gpu.CudaError("an illegal memory access was encountered")
+
+        monkeypatch.setattr(sgemm, "matmul", fail, raising=False)
+        with pytest.raises(fake_gpu.CudaError):
+            self.answer("v3")
+
+    def test_a_version_that_the_commit_lacks_is_skipped(self, monkeypatch):
+        monkeypatch.setattr(sgemm, "LADDER", {"v0": LADDER["v0"]})
+        records = self.answer("v1")
+        assert records == {name: {"skip": "this commit has no v1"} for name in SMALL}
+
+    def test_a_busy_gpu_is_refused(self, fake_gpu, monkeypatch):
+        monkeypatch.setattr(fake_gpu.Monitor, "processes", 1)
+        with pytest.raises(gpu.GpuBusyError):
+            self.answer("v0")
+
+
+class TestSpeed:
+    @pytest.mark.skipif(gpu.find() is not None, reason="there is a GPU")
+    def test_is_not_available_without_a_gpu(self):
+        measurements = speed.Speed().setup_cache()
+        for subject in measure.SUBJECTS:
+            for problem in PROBLEMS:
+                with pytest.raises(NotImplementedError, match="there is no GPU"):
+                    speed.Speed().setup(measurements, subject, problem)
+
+    @pytest.mark.skipif(gpu.find() is not None, reason="there is a GPU")
+    def test_fails_without_a_gpu_where_one_is_required(self, monkeypatch):
+        monkeypatch.setenv("SGEMM_REQUIRE_GPU", "1")
+        with pytest.raises(RuntimeError, match="there is no GPU"):
+            speed.Speed().setup_cache()
+
+    def test_reads_its_samples_from_the_measurement(self):
+        record = {"seconds": [0.1, 0.2], "gflops": [20.0, 10.0]}
+        measurements = {"v0": {"p": record}}
+        suite = speed.Speed()
+        suite.setup(measurements, "v0", "p")
+        seconds = suite.track_seconds(measurements, "v0", "p")
+        assert seconds == {"samples": [0.1, 0.2], "number": 1}
+        assert suite.track_gflops(measurements, "v0", "p")["samples"] == [20.0, 10.0]
+
+    def test_a_failed_measurement_fails_its_benchmarks(self):
+        measurements = {"v0": {"p": {"error": "wrong: 1 of 4 elements"}}}
+        speed.Speed().setup(measurements, "v0", "p")
+        with pytest.raises(RuntimeError, match="wrong: 1 of 4 elements"):
+            speed.Speed().track_gflops(measurements, "v0", "p")
+
+    def test_everything_measured_is_kept(self, monkeypatch, tmp_path):
+        measured = {name: {"seconds": [1.0], "residual": {"wrong": 0}} for name in PROBLEMS}
+        monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("", "", (9, 0), "13.0"))
+        monkeypatch.setattr(measure, "run", lambda subject: measured)
+        monkeypatch.setenv("ASV_CONF_DIR", str(tmp_path))
+        monkeypatch.setenv("ASV_COMMIT", "0123abc")
+        measurements = speed.Speed().setup_cache()
+        kept = json.loads((tmp_path / ".asv" / "measurements" / "0123abc.json").read_text())
+        assert kept == measurements == dict.fromkeys(measure.SUBJECTS, measured)
+
+
+@pytest.fixture
+def old_package(tmp_path, monkeypatch):
+    """An installed ``sgemm`` of v0 and v1: v0 kills the compiler on sm_89, v1 fails on sm_90."""
+    package = tmp_path / "site" / "sgemm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        f"""
+import os
+from types import SimpleNamespace
+
+LADDER = {{"v0": None, "v1": None}}
+
+class SgemmError(Exception):
+    pass
+
+def compile(version, arch):
+    print("noise on standard output")
+    if (version, arch) == ("v0", "sm_89"):
+        os.abort()
+    if (version, arch) == ("v1", "sm_90"):
+        raise SgemmError("does not compile")
+    return SimpleNamespace(log={PTXAS_LOG!r})
+"""
+    )
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    return package.parent
+
+
+def pretend_compiler(site, version):
+    """Let NVRTC be installed in that version."""
+    metadata = site / f"nvidia_cuda_nvrtc-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: nvidia-cuda-nvrtc\nVersion: {version}\n")
+
+
+class TestResources:
+    def test_an_old_commit_gives_what_it_has(self, old_package):
+        pretend_compiler(old_package, pinned_version("nvidia-cuda-nvrtc"))
+        records = resources.Resources().setup_cache()
+        figures = {"registers": 32, "spill_bytes": 12, "shared_bytes": 1024}
+        for version, arch in [("v0", "sm_80"), ("v0", "sm_90"), ("v1", "sm_80"), ("v1", "sm_89")]:
+            assert records[f"{version} {arch}"] == figures
+        assert "the process ended with status -6" in records["v0 sm_89"]["error"]
+        assert records["v1 sm_90"] == {"error": "does not compile"}
+        for arch in resources.ARCHITECTURES:
+            assert records[f"v2 {arch}"] == {"skip": "this commit has no v2"}
+
+    def test_figures_are_read_from_the_records(self):
+        record = {"registers": 32, "spill_bytes": 12, "shared_bytes": 1024}
+        records = {"v0 sm_90": record, "v1 sm_90": {"error": "does not compile"}}
+        suite = resources.Resources()
+        suite.setup(records, "v0", "sm_90")
+        assert suite.track_registers(records, "v0", "sm_90") == 32
+        assert suite.track_spill_bytes(records, "v0", "sm_90") == 12
+        assert suite.track_shared_bytes(records, "v0", "sm_90") == 1024
+        suite.setup(records, "v1", "sm_90")
+        with pytest.raises(RuntimeError, match="does not compile"):
+            suite.track_registers(records, "v1", "sm_90")
+
+    def test_another_compiler_is_not_compared(self, old_package):
+        pretend_compiler(old_package, "12.0")
+        records = resources.Resources().setup_cache()
+        with pytest.raises(NotImplementedError, match=r"nvidia-cuda-nvrtc is 12\.0, not 13"):
+            resources.Resources().setup(records, "v0", "sm_80")
+
+
+class TestChildren:
+    def test_one_that_cannot_start_costs_all_its_keys(self, tmp_path, monkeypatch):
+        (tmp_path / "sgemm.py").write_text("raise ImportError('no such library')")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        keys = ["v0 sm_80", "v1 sm_80"]
+        records = child.collect("resources", [], keys, timeout=60)
+        assert list(records) == keys
+        assert all("no such library" in record["error"] for record in records.values())
+
+    def test_one_that_hangs_is_ended(self, tmp_path, monkeypatch):
+        (tmp_path / "sgemm.py").write_text("import time\ntime.sleep(60)")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        records = child.collect("resources", [], ["v0 sm_80"], timeout=0.5)
+        assert records == {"v0 sm_80": {"error": "no answer within 0 s"}}
+
+
+class TestGpuPackages:
+    def test_are_not_installed_without_a_gpu(self, monkeypatch):
+        monkeypatch.setattr(gpu, "find", lambda: None)
+        monkeypatch.setattr(gpu_packages.subprocess, "run", pytest.fail)
+        gpu_packages.main()
+
+    def test_are_installed_where_there_is_one(self, monkeypatch):
+        calls = []
+        monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("", "", (9, 0), "13.0"))
+        monkeypatch.setattr(gpu_packages.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(
+            gpu_packages.subprocess, "run", lambda command, check: calls.append(command)
+        )
+        gpu_packages.main()
+        (command,) = calls
+        assert command[-len(gpu_packages.PACKAGES) :] == list(gpu_packages.PACKAGES)
+
+
+def discover(tmp_path, **environment):
+    """The suite as asv discovers it: with none of the packages that only a measurement needs."""
+    found = tmp_path / "found.json"
+    runner = Path(asv.__file__).parent / "benchmark.py"
+    bare = f"""
+import runpy, sys
+
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {{"cuda", "cupy", "numpy", "pynvml", "rich", "sgemm"}}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Bare())
+sys.argv = ["benchmark.py", "discover", {str(ROOT / "benchmarks")!r}, {str(found)!r}]
+runpy.run_path({str(runner)!r}, run_name="__main__")
+"""
+    subprocess.run([sys.executable, "-P", "-c", bare], check=True, cwd=tmp_path)
+    return {benchmark["name"]: benchmark for benchmark in json.loads(found.read_text())}
+
+
+class TestDiscovery:
+    def test_every_benchmark_has_a_version_and_the_checkout_s_parameters(self, tmp_path):
+        suite = discover(tmp_path)
+        assert {name.rpartition(".")[2] for name in suite} == {
+            "track_gflops",
+            "track_seconds",
+            "track_registers",
+            "track_spill_bytes",
+            "track_shared_bytes",
+        }
+        for name, benchmark in suite.items():
+            assert benchmark["version"] == "1"
+            versions = [*LADDER, "cublas"] if "speed" in name else list(LADDER)
+            assert benchmark["params"][0] == [repr(version) for version in versions]
+
+    def test_the_recorded_suite_is_this_one(self, tmp_path):
+        """Otherwise everybody's run would change a file that git tracks. asv writes it:
+        ``asv run --bench just-discover``."""
+        recorded = json.loads((ROOT / "results" / "benchmarks.json").read_text())
+        del recorded["version"]
+        assert recorded == discover(tmp_path)
+
+
+def test_pins():
+    assert pinned_version("nvidia-cuda-nvrtc").count(".") == 2
+    with pytest.raises(LookupError):
+        pinned_version("numpy")

@@ -1,0 +1,107 @@
+"""README.md and docs/ show the recorded figures, and those of the ladder."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from benchmarks import readme
+from sgemm import LADDER
+
+ENVIRONMENT = {
+    "gpu": "NVIDIA H200",
+    "problem": "4096x4096x4096",
+    "driver": "580.95.05",
+    "cuda": "13.0",
+    "nvrtc": "13.5",
+    "cublas": "13.1.0",
+}
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A project with a README and one chapter, nothing filled in."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(
+        "before\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nafter\n"
+    )
+    (tmp_path / "docs" / "v1.md").write_text(
+        "# v1\n<!-- measured:begin -->\n<!-- measured:end -->\nThe cause.\n"
+    )
+    return tmp_path
+
+
+def row(version, **figures):
+    blank = dict.fromkeys(("gain", "share_of_peak", "ratio_to_cublas", "error_over_bound"))
+    return {"version": version, "title": version, "verdict": "right", **blank, **figures}
+
+
+def record(root, *rows):
+    document = {"environment": ENVIRONMENT, "rows": rows}
+    (root / readme.TABLE).write_text(json.dumps(document))
+
+
+def test_the_committed_files_are_what_is_generated():
+    files = readme.generate()
+    assert files.keys() == {
+        readme.ROOT / "README.md",
+        *(readme.ROOT / "docs" / f"{name}.md" for name in LADDER),
+    }
+    for path, text in files.items():
+        assert path.read_text() == text, f"run python -m benchmarks.readme: {path.name} is stale"
+
+
+def test_the_example_runs():
+    text = (readme.ROOT / "README.md").read_text()
+    example = re.search("```python\n(.*?)\nimport cupy", text, re.DOTALL)
+    names = {}
+    exec(example[1], names)
+    product = names["a"].astype(float) @ names["b"]
+    np.testing.assert_allclose(names["c"], 2.5 * product, atol=1e-4)
+
+
+def test_figures_go_between_the_markers(root):
+    record(
+        root,
+        row("v0", gflops=400.4),
+        row("v1", gflops=5999.5, gain=15.0, share_of_peak=0.0913, ratio_to_cublas=0.118),
+        row("cublas", title="cuBLAS FP32", gflops=50900.0, share_of_peak=0.775),
+    )
+    texts = {path.name: text for path, text in readme.generate(root).items()}
+
+    lines = texts["README.md"].splitlines()
+    assert lines[0] == "before"
+    assert lines[-1] == "after"
+    assert "old" not in lines
+    (v0,) = [line for line in lines if line.startswith("| v0 |")]
+    assert v0.endswith("| 400 |  |  |  |  | 800 |")
+    (v1,) = [line for line in lines if line.startswith("| [v1](docs/v1.md) |")]
+    assert v1.endswith("| 6,000 | 15.00× | 9.1% | 11.8% |  | 2,600 |")
+    (cublas,) = [line for line in lines if "cuBLAS FP32" in line]
+    assert cublas.endswith("| 50,900 |  | 77.5% |  |  |  |")
+    assert any("NVIDIA H200, 4096×4096×4096" in line and "580.95.05" in line for line in lines)
+
+    assert texts["v1.md"].startswith("# v1\n<!-- measured:begin -->\nNVIDIA H200, 4096×4096×4096: ")
+    assert "**6,000 GFLOPS**, 15.00 times v0; 9.1% of the FFMA peak" in texts["v1.md"]
+    assert texts["v1.md"].endswith("<!-- measured:end -->\nThe cause.\n")
+
+
+def test_without_a_record_the_ladder_is_there_all_the_same(root):
+    texts = {path.name: text for path, text in readme.generate(root).items()}
+    assert "Not measured yet." in texts["README.md"]
+    assert "Not measured yet." in texts["v1.md"]
+    for version in LADDER.values():
+        assert version.change in texts["README.md"]
+
+
+def test_a_wrong_result_is_not_shown(root):
+    record(root, row("v0", gflops=None, verdict="wrong"))
+    with pytest.raises(ValueError, match="v0"):
+        readme.generate(root)
+
+
+def test_a_file_without_markers(root):
+    (root / "README.md").write_text("nothing")
+    with pytest.raises(ValueError, match="ladder:begin"):
+        readme.generate(root)

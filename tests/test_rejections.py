@@ -1,0 +1,216 @@
+"""What is not accepted: a clear error that names the argument, and nothing is launched."""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from places import SIMULATOR
+
+import sgemm
+from sgemm import LADDER
+
+# CuPy has no such arrays; those of other libraries on a GPU are tested with them.
+numpy_only = pytest.mark.parametrize("place", [SIMULATOR], ids=["simulator"])
+
+
+@pytest.fixture
+def rejects(place):
+    """Asserts that matmul refuses the arguments, naming one, before anything runs."""
+
+    def rejects(error, named, *mentions, a=None, b=None, **arguments):
+        a = place.xp.ones((4, 3), np.float32) if a is None else a
+        b = place.xp.ones((3, 5), np.float32) if b is None else b
+        with place.launches() as launches, pytest.raises(error) as caught:
+            sgemm.matmul(a, b, **arguments)
+        assert launches == []
+        assert isinstance(caught.value, sgemm.SgemmError)
+        message = str(caught.value)
+        assert message.startswith(f"{named}: "), message
+        for mention in mentions:
+            assert str(mention) in message, message
+
+    return rejects
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i4", "i8", "u1", "c8", "c16", "?"])
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_dtypes(place, rejects, name, dtype):
+    shape = {"a": (4, 3), "b": (3, 5), "out": (4, 5)}[name]
+    wrong = place.xp.zeros(shape, np.dtype(dtype))
+    rejects(TypeError, name, wrong.dtype, "float32", f"{name}.astype", **{name: wrong})
+
+
+@numpy_only
+@pytest.mark.parametrize("dtype", [">f4", "S4", "O"])
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_dtypes_of_numpy_alone(place, rejects, name, dtype):
+    test_dtypes(place, rejects, name, dtype)
+
+
+def test_depths_that_do_not_match(place, rejects):
+    rejects(ValueError, "b", 3, 4, b=place.xp.ones((4, 5), np.float32))
+
+
+def test_depth_0_against_another(place, rejects):
+    rejects(ValueError, "b", 3, 0, a=place.xp.ones((4, 0), np.float32))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (1, 4, 3)])
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_numbers_of_dimensions(place, rejects, name, shape):
+    rejects(ValueError, name, len(shape), **{name: place.xp.ones(shape, np.float32)})
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (4, 4), (1, 5), (0, 5)])
+def test_shapes_of_out(place, rejects, shape):
+    rejects(ValueError, "out", shape, (4, 5), out=place.xp.ones(shape, np.float32))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param([[1.0, 2.0, 3.0]] * 4, id="list"),
+        pytest.param(((1.0, 2.0, 3.0),) * 4, id="tuple"),
+        pytest.param(2.0, id="number"),
+        pytest.param(memoryview(np.ones((4, 3), np.float32)), id="memoryview"),
+        pytest.param(np.float32(2), id="NumPy scalar"),
+        pytest.param("text", id="text"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_what_is_no_array(place, rejects, name, wrong):
+    rejects(TypeError, name, type(wrong).__name__, "NumPy", **{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_none_as_an_operand(name):
+    with pytest.raises(TypeError, match=f"^{name}: "):
+        sgemm.matmul(**{"a": np.ones((4, 3), "f4"), "b": np.ones((3, 5), "f4"), name: None})
+
+
+@numpy_only
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_masked_arrays(rejects, place, name):
+    shape = {"a": (4, 3), "b": (3, 5), "out": (4, 5)}[name]
+    rejects(TypeError, name, "mask", **{name: np.ma.ones(shape, dtype=np.float32)})
+
+
+@numpy_only
+def test_read_only_out(place, rejects):
+    out = np.ones((4, 5), np.float32)
+    out.flags.writeable = False
+    rejects(ValueError, "out", "read-only", out=out)
+    assert (out == 1).all()
+    read_only = np.broadcast_to(np.float32(1), (4, 3))  # inputs may be
+    assert (sgemm.matmul(read_only, np.ones((3, 5), np.float32)) == 3).all()
+
+
+def test_out_that_repeats_elements(place, rejects):
+    xp = place.xp
+    strides = {"row": (0, 4), "column": (4, 0), "both": (0, 0), "overlapping rows": (8, 4)}
+    for row, column in strides.values():
+        buffer = xp.ones(40, np.float32)
+        out = xp.lib.stride_tricks.as_strided(buffer, (4, 5), (row, column))
+        rejects(ValueError, "out", out=out)
+        assert bool((buffer == 1).all())
+
+
+def test_out_that_overlaps_an_input(place, rejects):
+    xp = place.xp
+    square = xp.ones((4, 4), np.float32)
+    rejects(ValueError, "out", "a", a=square, b=xp.ones((4, 4), np.float32), out=square)
+    rejects(ValueError, "out", "b", a=xp.ones((4, 4), np.float32), b=square, out=square)
+    rejects(ValueError, "out", a=square, b=square, out=square)
+    rejects(ValueError, "out", "a", a=square, b=square.copy(), out=square.T)
+    rejects(ValueError, "out", "a", a=square, b=square.copy(), out=square[::-1, ::-1])
+    buffer = xp.ones(32, np.float32)
+    first, shifted = buffer[:16].reshape(4, 4), buffer[15:31].reshape(4, 4)
+    rejects(ValueError, "out", "a", a=first, b=square, out=shifted)
+    rejects(ValueError, "out", "b", a=square, b=shifted, out=first, beta=1.0)
+    assert bool((buffer == 1).all())
+
+
+def test_beta_without_out(rejects):
+    rejects(ValueError, "beta", "out", beta=1.0)
+    rejects(ValueError, "beta", "out", beta=float("nan"))
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+@pytest.mark.parametrize(
+    "wrong", [1j, "1", b"1", None, [1.0], np.ones(1), np.ones((2, 2)), np.complex64(1), object()]
+)
+def test_alpha_and_beta_that_are_no_numbers(place, rejects, name, wrong):
+    rejects(TypeError, name, out=place.xp.ones((4, 5), np.float32), **{name: wrong})
+
+
+@pytest.mark.parametrize("number", [Fraction(1, 2), Decimal("0.5")])
+def test_other_real_numbers_are_numbers(place, number):
+    one = place.xp.ones((1, 1), np.float32)
+    assert sgemm.matmul(one, one, alpha=number).tolist() == [[0.5]]
+
+
+@pytest.mark.parametrize("wrong", ["v", "V0", "v00", "", "cublas"])
+def test_unknown_versions(rejects, wrong):
+    rejects(ValueError, "version", repr(wrong), *LADDER, version=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, 1.0, b"v0", ["v0"]])
+def test_versions_of_the_wrong_type(rejects, wrong):
+    rejects(TypeError, "version", type(wrong).__name__, version=wrong)
+
+
+def test_grids_that_are_too_large(place, version, rejects):
+    """Stride 0 gives the shape without the memory; the result would take exabytes."""
+    xp = place.xp
+    one = xp.ones((1, 1), np.float32)
+    largest = 2**31 - 1
+    a, b = xp.broadcast_to(one, (largest, 1)), xp.broadcast_to(one, (1, largest))
+    rejects(ValueError, "version", version.name, largest, a=a, b=b, version=version)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_dimensions_past_int32(place, rejects, name):
+    xp = place.xp
+    one, too_large = xp.ones((1, 1), np.float32), 2**31
+    a = xp.broadcast_to(one, (too_large, 1) if name == "a" else (1, 1))
+    b = xp.broadcast_to(one, (1, too_large) if name == "b" else (1, 1))
+    rejects(ValueError, name, too_large, a=a, b=b)
+
+
+@numpy_only
+def test_addresses_and_strides_that_are_no_floats(rejects, place):
+    raw = np.zeros(100, np.uint8)
+    raw = raw[-raw.ctypes.data % 4 :]
+    odd_address = raw[1:49].view(np.float32).reshape(4, 3)
+    rejects(ValueError, "a", "4 bytes", a=odd_address)
+    record = np.zeros((4, 3), np.dtype([("value", "f4"), ("tag", "u1")]))
+    rejects(ValueError, "a", "4 bytes", a=record["value"])
+
+
+def test_products_too_large_to_simulate(monkeypatch):
+    """Estimated before anything is compiled or allocated; the way to allow it is in the message."""
+    one = np.ones((1, 1), np.float32)
+    a, b = np.broadcast_to(one, (30000, 30000)), np.broadcast_to(one, (30000, 30000))
+    with pytest.raises(sgemm.SimulatorLimitError, match="SGEMM_SIMULATOR_LIMIT=") as caught:
+        sgemm.matmul(a, b)
+    assert isinstance(caught.value, ValueError)
+    assert re.search(r"\d+ s\b", str(caught.value))
+    monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", "1e-9")
+    with pytest.raises(sgemm.SimulatorLimitError):
+        sgemm.matmul(one, one)
+
+
+@pytest.mark.gpu
+def test_a_mix_of_numpy_and_cupy():
+    cupy = pytest.importorskip("cupy")
+    arrays = {"a": (4, 3), "b": (3, 5), "out": (4, 5)}
+    for one in ("b", "out"):
+        for home, other in ((np, cupy), (cupy, np)):
+            arguments = {
+                name: (other if name == one else home).ones(shape, np.float32)
+                for name, shape in arrays.items()
+            }
+            with pytest.raises(sgemm.ArgumentTypeError, match=f"^{one}: .*(NumPy.*GPU|GPU.*NumPy)"):
+                sgemm.matmul(**arguments)

@@ -1,0 +1,190 @@
+"""``python -m benchmarks table``."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sgemm
+from benchmarks import __main__ as command
+from benchmarks import gpu, table
+from sgemm import LADDER
+
+pytest_plugins = ["fake_gpu"]
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = "64x48x33"
+SUBJECTS = [*LADDER, "cublas", "FFMA peak"]
+
+
+def run(capsys, *arguments):
+    status = command.main(["table", "--problem", SMALL, *arguments])
+    return status, capsys.readouterr()
+
+
+def replace_kernel(monkeypatch, replaced, kernel):
+    """Let ``kernel(a, b, out)`` stand in for one version."""
+    right = sgemm.matmul
+
+    def matmul(a, b, *, out, version):
+        if version.name == replaced:
+            return kernel(a, b, out)
+        return right(a, b, out=out, version=version)
+
+    monkeypatch.setattr(sgemm, "matmul", matmul, raising=False)
+
+
+def test_every_version_is_measured_in_one_run(fake_gpu, capsys):
+    status, printed = run(capsys, "--json")
+    document = json.loads(printed.out)
+    assert status == 0
+    assert document["schema"] == "benchmarks/table/1"
+    assert document["command"] == "table"
+    assert document["environment"]["gpu"] == "Fake GPU"
+    assert document["environment"]["problem"] == SMALL
+    rows = document["rows"]
+    assert [row["version"] for row in rows] == SUBJECTS
+    for row in rows:
+        assert row["verdict"] == "right"
+        assert len(row["seconds"]) == table.SAMPLES
+        assert row["readings"][0]["sm_mhz"] == 1980
+    *products, peak = rows
+    for before, row in zip([None, *products], products[:-1], strict=False):
+        assert row["gain"] == (before and pytest.approx(row["gflops"] / before["gflops"]))
+        assert row["share_of_peak"] == pytest.approx(row["gflops"] / peak["gflops"])
+        assert row["ratio_to_cublas"] == pytest.approx(row["gflops"] / products[-1]["gflops"])
+        assert 0 < row["error_over_bound"] < 1
+        assert row["article_gflops"] is None  # of another problem
+        flops = 2 * 64 * 48 * 33
+        assert row["gflops"] == pytest.approx(flops / np.median(row["seconds"]) / 1e9)
+
+
+def test_people_get_a_table(fake_gpu, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, printed = run(capsys)
+    assert status == 0
+    assert all(f"│ {name} " in printed.out for name in SUBJECTS)
+    assert "Fake GPU" in printed.out
+
+
+def test_the_article_s_figures_stand_beside_its_problem():
+    assert table.ARTICLE_PROBLEM.name == "4096x4096x4096"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda a, b, out: out.fill(0), id="zeros"),
+        pytest.param(lambda a, b, out: out.fill(np.nan), id="NaN"),
+        pytest.param(lambda a, b, out: None, id="nothing"),
+    ],
+)
+def test_a_wrong_kernel_has_no_speed(fake_gpu, capsys, monkeypatch, write):
+    replace_kernel(monkeypatch, "v2", write)
+    status, printed = run(capsys, "--json")
+    assert status == 1
+    rows = {row["version"]: row for row in json.loads(printed.out)["rows"]}
+    assert rows["v2"]["verdict"] == "wrong"
+    assert re.match(r"wrong: 307\d of 3072 elements", rows["v2"]["detail"])
+    assert rows["v2"]["gflops"] is rows["v3"]["gain"] is None
+    assert all(rows[name]["gflops"] for name in SUBJECTS if name != "v2")
+
+
+def test_a_kernel_that_stops_writing_when_timed_is_wrong(fake_gpu, capsys, monkeypatch):
+    launches = []
+
+    def lazy(a, b, out):
+        launches.append(out)
+        if len(launches) <= 3:  # as many as are verified before the timing starts
+            np.matmul(a, b, out=out)
+
+    replace_kernel(monkeypatch, "v3", lazy)
+    status, printed = run(capsys, "--json")
+    assert status == 1
+    rows = {row["version"]: row for row in json.loads(printed.out)["rows"]}
+    assert rows["v3"]["verdict"] == "wrong"
+    assert rows["v3"]["gflops"] is None
+
+
+def test_a_kernel_that_fails_ends_the_run(fake_gpu, capsys, monkeypatch):
+    def fail(a, b, out):
+        raise fake_gpu.CudaError("an illegal memory access was encountered")
+
+    replace_kernel(monkeypatch, "v1", fail)
+    status, printed = run(capsys)
+    assert status == 1
+    assert printed.err.strip().endswith("v1 failed: an illegal memory access was encountered")
+
+
+def test_one_s_own_kernel_gets_a_row(fake_gpu, capsys):
+    status, printed = run(capsys, "--json", "--source", str(ROOT / "kernels" / "template.cu"))
+    assert status == 0
+    row = json.loads(printed.out)["rows"][len(LADDER)]
+    assert row["version"] == "template.cu"
+    assert row["verdict"] == "right"
+    assert row["gflops"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["table", "--problem", "64x64"], "--problem: '64x64' is neither a shape MxNxK nor"),
+        (["table", "--source", "absent.cu"], "absent.cu: cannot be read"),
+        (["tables"], "argument COMMAND: invalid choice: 'tables'"),
+    ],
+)
+def test_bad_arguments_exit_2_with_one_line(fake_gpu, capsys, arguments, reason):
+    try:
+        status = command.main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    printed = capsys.readouterr()
+    assert status == 2
+    assert printed.out == ""
+    assert reason in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_a_busy_gpu_is_not_measured(fake_gpu, capsys, monkeypatch):
+    monkeypatch.setattr(fake_gpu.Monitor, "processes", 1)
+    status, printed = run(capsys)
+    assert status == 2
+    assert "another process computes on the GPU" in printed.err
+
+
+@pytest.mark.skipif(gpu.find() is not None, reason="there is a GPU")
+def test_without_a_gpu_nothing_is_measured():
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "table", "--json"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        "python -m benchmarks: there is no GPU, and speed is measured on nothing else\n"
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_the_ladder_on_this_gpu():
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "table", "--json", "--problem", "512x512x512"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    assert [row["version"] for row in rows] == SUBJECTS
+    assert all(0 < row["share_of_peak"] <= 1.001 for row in rows)

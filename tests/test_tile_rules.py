@@ -1,0 +1,93 @@
+"""Tiles that break a rule of their kernel fail at compile time, and the error names the rule."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import sgemm
+from sgemm import LADDER, CompileError, Version, residual
+from sgemm.kernel_files import kernels_folder
+
+ASSERTION = re.compile(r'static_assert\([^"]*,\s*((?:"[^"]*"\s*)+)\);')
+INCLUDE = re.compile(r'#include "([^"]+)"')
+
+
+def rules(source):
+    """The rules about tiles that a kernel and its headers state."""
+    found = set()
+    unread, read = [source], {"portable.cuh"}  # which has no rules about tiles
+    while unread:
+        name = unread.pop()
+        read.add(name)
+        text = (kernels_folder() / name).read_text()
+        unread += [header for header in INCLUDE.findall(text) if header not in read]
+        for literals in ASSERTION.findall(text):
+            found.add("".join(re.findall('"([^"]*)"', literals)))
+    return found
+
+
+def other_tiles(version: Version) -> list[Version]:
+    """Entries of the ladder with one number changed, or with a few that belong together."""
+    tile_m, tile_n, tile_k = version.tile
+    micro_m, micro_n = version.micro_tile
+    threads_per_output = version.threads / (tile_m * tile_n)
+
+    def with_tile(m: int, n: int, k: int) -> Version:
+        return replace(version, tile=(m, n, k), threads=max(1, int(m * n * threads_per_output)))
+
+    return [
+        replace(version, threads=version.threads * 2),
+        replace(version, threads=version.threads // 2),
+        replace(version, tile=(tile_m + 1, tile_n, tile_k)),
+        replace(version, tile=(tile_m, tile_n + 32, tile_k)),
+        with_tile(tile_m, tile_n + 2, tile_k),
+        with_tile(tile_m * 16, tile_n, tile_k),
+        with_tile(tile_m, tile_n, tile_k + 2),
+        with_tile(tile_m, tile_n, 24),
+        with_tile(tile_m, tile_n, tile_k * 16),
+        replace(version, micro_tile=(micro_m, micro_n + 2)),
+    ]
+
+
+def broken_rules(version, error: CompileError) -> set[str]:
+    """The rules that a failed compilation names."""
+    message = str(error)
+    named = {rule for rule in rules(version.source) if rule in message}
+    assert named, f"{version.tile} fails to compile without naming a rule:\n{message}"
+    return named
+
+
+def test_bad_tiles_are_rejected_and_others_are_right(place, version):
+    """Nothing in between: no tile that compiles and then fails, or is wrong."""
+    rng = np.random.default_rng(0)
+    rejected = 0
+    for other in other_tiles(version):
+        m, n, k = (extent + 1 for extent in version.tile)
+        a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+        try:
+            c = sgemm.matmul(place.xp.asarray(a), place.xp.asarray(b), version=other)
+        except CompileError as error:
+            broken_rules(version, error)
+            rejected += 1
+        else:
+            result = residual.check(place.to_host(c), a, b)
+            assert result.ok, f"{other.tile}: {result.summary}"
+    assert rejected
+
+
+def test_every_rule_is_reported(version):
+    """By NVRTC, which names all the rules that one tile breaks."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    reported = set()
+    for other in other_tiles(version):
+        try:
+            sgemm.compile(other)
+        except CompileError as error:
+            reported |= broken_rules(version, error)
+    assert reported == rules(version.source)
+
+
+def test_the_ladder_states_rules():
+    assert all(rules(version.source) for version in LADDER.values())
