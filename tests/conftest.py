@@ -53,11 +53,12 @@ def pytest_runtest_setup(item):
 
 @cache
 def _no_gpu() -> str | None:
-    """Why nothing can run on a GPU here; None if it can."""
+    """Why nothing can run on a GPU here; None if it can. Asked without starting CUDA in this
+    process, which would then be on the GPU beside a test that needs it to itself."""
     try:
         import cupy
 
-        cupy.zeros(1).get()
+        cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # CuPy not installed, no driver, no device, a driver too old
         return f"there is no usable GPU: {str(error).splitlines()[0]}"
     return None
