@@ -275,10 +275,10 @@ def test_subnormals_are_kept(place, version, power):
     assert_same(place.to_host(sgemm.matmul(tiny, identity, version=version)), expected)
     assert_same(place.to_host(sgemm.matmul(identity, tiny[::-1, ::-1], version=version)), expected)
     twice = np.full((5, 5), 2.0 ** (power + 1), np.float32)
-    out = xp.asarray(twice)
+    out = xp.array(twice)
     sgemm.matmul(tiny, tiny, out=out, beta=0.5, version=version)
     assert_same(place.to_host(out), expected)
-    out = xp.asarray(twice)
+    out = xp.array(twice)
     sgemm.matmul(tiny, tiny, out=out, alpha=0, beta=0.5, version=version)
     assert_same(place.to_host(out), expected)
     left, right = (
