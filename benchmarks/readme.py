@@ -4,6 +4,7 @@ It fills what stands between pairs of markers, from the ladder and from what ``p
 table --json`` printed on the reference machine. The rest of those files is written by hand.
 """
 
+import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,6 +109,10 @@ def _where(environment: Row) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.readme",
+        description="Writes the measured figures into README.md and docs/.",
+    ).parse_args()
     for path, text in generate().items():
         if path.read_text() != text:
             path.write_text(text)

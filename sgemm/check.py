@@ -24,7 +24,10 @@ from .simulated import Simulated
 from .simulator.build import build
 
 ARTICLE_LIMIT = 1e-4  # on the largest error over the largest element
-GUARD = 64  # floats of NaN before and after a matrix
+NAN_AROUND_OPERANDS = 0x7FC00000  # the bits of what surrounds A and B, and another NaN around C:
+NAN_AROUND_RESULT = (
+    0x7FC05EED  # there, one that was computed from the first is no longer the second
+)
 LARGEST_INTEGER = 3  # of the operands
 MAX_DEPTH = 2**24 // LARGEST_INTEGER**2  # K up to which their products are exact in FP32
 
@@ -175,11 +178,13 @@ class Checker:
         xp = self._xp
         shapes = (case.m, case.k), (case.k, case.n), (case.m, case.n)
         a, b, c0 = (xp.asarray(values(shape).astype(np.float32)) for shape in shapes)
-        out = _PoisonedBuffer(case, c0 if case.beta else xp.full_like(c0, nan))
+        guard = max(version.tile)
+        unwritten = xp.full_like(c0, nan)
+        out = _PoisonedBuffer(case, guard, NAN_AROUND_RESULT, c0 if case.beta else unwritten)
         with simulator.order(self._seed) if xp is np else nullcontext():
             matmul(
-                _PoisonedBuffer(case, a).matrix,
-                _PoisonedBuffer(case, b, case.b_layout).matrix,
+                _PoisonedBuffer(case, guard, NAN_AROUND_OPERANDS, a).matrix,
+                _PoisonedBuffer(case, guard, NAN_AROUND_OPERANDS, b, case.b_layout).matrix,
                 out=out.matrix,
                 alpha=case.alpha,
                 beta=case.beta,
@@ -192,22 +197,31 @@ class Checker:
 
 
 class _PoisonedBuffer:
-    """A copy of a matrix, laid out as the case says, in a buffer of NaN."""
+    """A copy of a matrix, laid out as the case says, in a buffer of the NaN with bits ``poison``.
 
-    def __init__(self, case: Case, values: Any, layout: Layout = "row") -> None:
+    ``guard`` rows and as many floats lie before and after it: with the extent of a tile, a kernel
+    that forgets where the matrix ends still stays inside the buffer.
+    """
+
+    def __init__(
+        self, case: Case, guard: int, poison: int, values: Any, layout: Layout = "row"
+    ) -> None:
         rows, cols = values.shape if layout == "row" else values.shape[::-1]
         pitch = cols + case.gap
-        start, stop = GUARD + case.offset, GUARD + case.offset + rows * pitch
-        self._buffer = type(values)(stop + GUARD, np.float32)
-        self._buffer[...] = nan
-        lines = self._buffer[start:stop].reshape(rows, pitch)[:, :cols]
-        self.matrix: Any = lines if layout == "row" else lines.T
+        before = -(-guard * (pitch + 1) // 4) * 4  # keeps the 16-byte boundary
+        start, stop = before + case.offset, before + case.offset + rows * pitch
+        self._poison = poison
+        self._bits = type(values)(stop + before, np.int32)
+        self._bits[...] = poison
+        lines = self._bits[start:stop].reshape(rows, pitch)[:, :cols]
+        self._inside = lines if layout == "row" else lines.T
+        self.matrix: Any = self._inside.view(np.float32)
         self.matrix[...] = values
 
     def surroundings_are_intact(self) -> bool:
-        """Whether all but the matrix is NaN; afterwards the matrix is NaN as well."""
-        self.matrix[...] = nan
-        return bool((self._buffer != self._buffer).all())
+        """Whether nothing but the matrix was written; afterwards the matrix is NaN."""
+        self._inside[...] = self._poison
+        return bool((self._bits == self._poison).all())
 
 
 def _usable_cupy() -> Any:

@@ -39,6 +39,7 @@ def other_tiles(version: Version) -> list[Version]:
 
     return [
         replace(version, threads=version.threads * 2),
+        replace(version, threads=2048),
         replace(version, threads=version.threads // 2),
         replace(version, tile=(tile_m + 1, tile_n, tile_k)),
         replace(version, tile=(tile_m, tile_n + 32, tile_k)),
