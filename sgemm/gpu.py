@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiler import compile_kernel
+from .compiler import Compiled, compile_kernel
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
 from .ladder import Version
 from .matrix import FLOAT_BYTES
@@ -93,12 +93,26 @@ class Gpu:
                 compiled = compile_kernel(
                     source, defines, "sm_{}{}".format(*self._compute_capability())
                 )
-                module = _cupy().cuda.function.Module()
-                module.load(compiled.cubin)
+                module = _load(compiled, source)
                 function = module.get_function(entry)
                 _check_threads(function, source, compiled.registers, threads)
                 _functions[key] = function
         return _functions[key]
+
+
+def _load(compiled: Compiled, source: str) -> Any:
+    cuda = _cupy().cuda
+    module = cuda.function.Module()
+    try:
+        module.load(compiled.cubin)
+    except cuda.driver.CUDADriverError as error:
+        supported = cuda.runtime.driverGetVersion()
+        raise KernelError(
+            f"{source}: the driver, for CUDA {supported // 1000}.{supported % 1000 // 10}, "
+            f"does not load what NVRTC {compiled.nvrtc} compiled ({error}); update the driver or install an "
+            "older nvidia-cuda-nvrtc"
+        ) from error
+    return module
 
 
 def _check_threads(function: Any, source: str, registers: int, threads: int) -> None:
@@ -118,7 +132,7 @@ def _as_cupy(name: str, x: Any) -> Any:
         return x
     try:
         return cupy.from_dlpack(x) if hasattr(x, "__dlpack__") else cupy.asarray(x)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever the other library's export raises
         raise ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {error}") from error
 
 

@@ -240,7 +240,10 @@ def _check_out(c: Matrix, operands: dict[str, Matrix]) -> None:
 def _choose(requested: Version | None, place: Place) -> Version:
     """The version asked for, or the last of the ladder that this place can run."""
     if requested is None:
-        return [version for version in LADDER.values() if place.runs(version)][-1]
+        for version in reversed(LADDER.values()):
+            if place.runs(version):
+                return version
+        requested = min(LADDER.values(), key=lambda version: version.min_compute_capability)
     if not place.runs(requested):
         needed = "{}.{}".format(*requested.min_compute_capability)
         raise ArgumentError(

@@ -78,7 +78,7 @@ def _is_on_gpu(name: str, x: Any) -> bool:
             return True
         if hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in DLPACK_CUDA:
             return True
-    except RuntimeError as error:  # such as torch's, for a tensor that requires gradients
+    except Exception as error:  # torch's, for a tensor that requires gradients or is of float8
         raise ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {error}") from error
     raise ArgumentTypeError(
         f"{name}: {type(x).__module__}.{type(x).__name__} is not accepted; {ACCEPTED}"

@@ -189,6 +189,24 @@ def test_addresses_and_strides_that_are_no_floats(rejects, place):
     rejects(ValueError, "a", "4 bytes", a=record["value"])
 
 
+@pytest.mark.parametrize("error", [KeyError, RuntimeError, NotImplementedError])
+def test_arrays_that_cannot_be_exported(rejects, error):
+    """As torch answers for a tensor of a type that other libraries do not know."""
+
+    class Tensor:
+        @property
+        def __cuda_array_interface__(self):
+            raise error("float8")
+
+    rejects(TypeError, "a", "Tensor", "float8", a=Tensor())
+
+
+@pytest.mark.parametrize("version", [None, "v0"])
+def test_a_place_that_runs_no_version(monkeypatch, rejects, place, version):
+    monkeypatch.setattr(place.backend, "runs", lambda place, version: False)
+    rejects(ValueError, "version", "compute capability 7.5", version=version)
+
+
 def test_products_too_large_to_simulate(monkeypatch):
     """Estimated before anything is compiled or allocated; the way to allow it is in the message."""
     one = np.ones((1, 1), np.float32)
