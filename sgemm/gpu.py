@@ -109,8 +109,8 @@ def _load(compiled: Compiled, source: str) -> Any:
         supported = cuda.runtime.driverGetVersion()
         raise KernelError(
             f"{source}: the driver, for CUDA {supported // 1000}.{supported % 1000 // 10}, "
-            f"does not load what NVRTC {compiled.nvrtc} compiled ({error}); update the driver or install an "
-            "older nvidia-cuda-nvrtc"
+            f"does not load what NVRTC {compiled.nvrtc} compiled ({error}); update the driver or "
+            "install an older nvidia-cuda-nvrtc"
         ) from error
     return module
 
