@@ -2,8 +2,8 @@
 //
 // What changes from v2: a thread computes MICRO_M×MICRO_N outputs instead of one.
 // Why: v2 reads two floats from shared memory for every FMA, and shared memory is far too slow for
-// that. A thread that holds 8 floats of A and 8 of B in registers makes 64 FMAs of these 16, and
-// its 64 independent sums hide the latency of the FMA.
+// that. A thread that holds 16 floats of A and 8 of B in registers makes 128 FMAs of these 24, and
+// its 128 independent sums hide the latency of the FMA.
 // What it needs: a larger tile, so that enough threads remain, and the warp layout of
 // micro_tile.cuh. A stays untransposed, so that the copies into shared memory are v2's.
 #include "micro_tile.cuh"

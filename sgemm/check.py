@@ -69,6 +69,9 @@ CASES = (
     Case(50, 71, 39, "gap of 5", gap=5),
     Case(65, 68, 66, "alpha, beta", alpha=1.5, beta=-0.5),
     Case(68, 92, 76, "B by columns", b_layout="column"),
+    Case(36, 41, 29, "alpha", alpha=-2.0),
+    Case(36, 41, 29, "beta", beta=1.0),
+    Case(34, 37, 261, "aligned copies", offset=1, gap=2),  # K is worth them
 )
 
 
@@ -179,12 +182,14 @@ class Checker:
         shapes = (case.m, case.k), (case.k, case.n), (case.m, case.n)
         a, b, c0 = (xp.asarray(values(shape).astype(np.float32)) for shape in shapes)
         guard = max(version.tile)
+        poisoned_a = _PoisonedBuffer(case, guard, NAN_AROUND_OPERANDS, a)
+        poisoned_b = _PoisonedBuffer(case, guard, NAN_AROUND_OPERANDS, b, case.b_layout)
         unwritten = xp.full_like(c0, nan)
         out = _PoisonedBuffer(case, guard, NAN_AROUND_RESULT, c0 if case.beta else unwritten)
         with simulator.order(self._seed) if xp is np else nullcontext():
             matmul(
-                _PoisonedBuffer(case, guard, NAN_AROUND_OPERANDS, a).matrix,
-                _PoisonedBuffer(case, guard, NAN_AROUND_OPERANDS, b, case.b_layout).matrix,
+                poisoned_a.matrix,
+                poisoned_b.matrix,
                 out=out.matrix,
                 alpha=case.alpha,
                 beta=case.beta,
@@ -193,6 +198,10 @@ class Checker:
         found = residual.check(out.matrix.copy(), a, b, alpha=case.alpha, beta=case.beta, c0=c0)
         if not out.surroundings_are_intact():
             raise KernelError("writes outside C")
+        for name, buffer, values in (("A", poisoned_a, a), ("B", poisoned_b, b)):
+            unchanged = bool((buffer.matrix == values).all())
+            if not (unchanged and buffer.surroundings_are_intact()):
+                raise KernelError(f"writes to {name} or beside it")
         return found
 
 
