@@ -1,12 +1,16 @@
-"""``python -m benchmarks``: measuring by hand.
+"""``python -m benchmarks``: measuring by hand, and comparing commits.
 
-Exit status: 0 all results are right, 1 one is wrong or a kernel failed, 2 nothing could be
-measured; the reason is on stderr.
+Exit status: 0 all holds, 1 a result is wrong or slower or a kernel failed, 2 nothing could be told;
+the reason is on stderr.
 """
 
 import argparse
 import sys
+from importlib import import_module
 from typing import NoReturn
+
+COMMANDS = ("table", "gate", "calibrate", "profile")
+"""The modules that are commands: each has ``add_parser(commands)`` and ``run(options)``."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -17,28 +21,18 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: list[str] | None = None) -> int:
     parser = _Parser(prog="python -m benchmarks", description="Measures the ladder on this GPU.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser(
-        "table",
-        help="the whole ladder, cuBLAS and the FFMA peak in one run",
-        description="Measures every version, cuBLAS FP32 and the FFMA peak in one interleaved run.",
-    )
-    command.add_argument(
-        "--problem",
-        default="4096x4096x4096",
-        help="a shape MxNxK, or the name of a problem of the suite (default: %(default)s)",
-    )
-    command.add_argument("--source", metavar="FILE", help="measure this .cu file's kernel too")
-    command.add_argument("--json", action="store_true", help="print one JSON document")
+    modules = {name: import_module(f".{name}", __package__) for name in COMMANDS}
+    for module in modules.values():
+        module.add_parser(commands)
     options = parser.parse_args(arguments)
 
-    from . import table
-    from .problems import parse
+    from .table import KernelFailedError
 
     try:
-        return table.run(parse(options.problem), options.source, options.json)
-    except table.KernelFailedError as error:
+        return int(modules[options.command].run(options))
+    except KernelFailedError as error:
         return _report(1, error)
-    except (ImportError, MemoryError, RuntimeError, ValueError) as error:
+    except (ImportError, MemoryError, OSError, RuntimeError, ValueError) as error:
         return _report(2, error)
 
 

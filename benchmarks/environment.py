@@ -19,6 +19,7 @@ def describe(gpu: Gpu, monitor: Monitor, cublas: Cublas) -> dict[str, Any]:
         "compute_capability": "{}.{}".format(*gpu.compute_capability),
         "sms": attributes["MultiProcessorCount"],
         "l2_bytes": attributes["L2CacheSize"],
+        "memory_bus_bits": attributes["GlobalMemoryBusWidth"],
         "cuda": gpu.cuda,
         **monitor.describe(),
         "nvrtc": f"{nvrtc_major}.{nvrtc_minor}",

@@ -72,7 +72,8 @@ class Reading:
 
 
 class Monitor:
-    """Reads a GPU's state through NVML."""
+    """Reads a GPU's state through NVML; ``max_sm_mhz`` is its SMs' highest clock, None where this
+    GPU does not report it."""
 
     def __init__(self, gpu: Gpu) -> None:
         import pynvml
@@ -80,6 +81,9 @@ class Monitor:
         self._nvml = pynvml
         pynvml.nvmlInit()
         self._device = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id)
+        self.max_sm_mhz: int | None = self._ask(
+            pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM
+        )
 
     def require_alone(self, own_processes: int, patience: float = 2.0) -> None:
         """Raise GpuBusyError if more processes than ``own_processes`` compute on the GPU.
@@ -117,7 +121,7 @@ class Monitor:
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerManagementLimit)
         return {
             "driver": nvml.nvmlSystemGetDriverVersion(),
-            "max_sm_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
+            "max_sm_mhz": self.max_sm_mhz,
             "max_memory_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_MEM),
             "power_limit_watts": None if milliwatts is None else milliwatts / 1000,
         }

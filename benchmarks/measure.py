@@ -1,5 +1,9 @@
 """Measures one version on a GPU, in a child process (see ``child``): all its problems, so that one
-measurement serves every benchmark and CUDA starts once."""
+measurement serves every benchmark and CUDA starts once.
+
+What a version is compared with is measured in the same child: the FFMA peak before the problems,
+and cuBLAS, on each problem, in turn with the version.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -8,9 +12,17 @@ from typing import Any
 from . import child, environment, gpu
 from .checkout import LADDER
 from .cublas import Cublas
+from .ffma_peak import FfmaPeak
 from .problems import PROBLEMS, Problem
 from .products import Layout, Multiply, Operands, Product, random_values
-from .timing import CudaStream, Sampler, WrongResultError
+from .timing import (
+    CAP_SECONDS,
+    CudaStream,
+    Sampler,
+    WrongResultError,
+    low_end,
+    reason_to_stop,
+)
 
 CUBLAS = "cublas"
 SUBJECTS = (*LADDER, CUBLAS)
@@ -41,15 +53,23 @@ def answer(
     monitor.require_alone(own_processes=0)
     with CudaStream() as stream:
         cublas = Cublas(stream.stream)
-        emit(ENVIRONMENT, environment.describe(device, monitor, cublas))
-        multiply = cublas.multiply if subject == CUBLAS else by_version(subject)
-        native_b: Layout = "row" if subject == CUBLAS else LADDER[subject].b_layout
+        peak_gflops = measure_peak(stream, monitor)
+        surroundings = environment.describe(device, monitor, cublas)
+        emit(ENVIRONMENT, surroundings | {"ffma_peak_gflops": peak_gflops})
         selected = [PROBLEMS[name] for name in problems]
         values = random_values(max(map(Operands.floats, selected)))
         for problem in selected:
-            product = Product(multiply, Operands(problem, native_b, values))
+            operands = Operands(problem, "row", values)
+            reference = Product(cublas.multiply, operands, label="cuBLAS is ")
+            if subject == CUBLAS:
+                product, beside = reference, None
+            else:
+                native_b: Layout = LADDER[subject].b_layout
+                if native_b != "row":
+                    operands = Operands(problem, native_b, values)
+                product, beside = Product(by_version(subject), operands), reference
             try:
-                record = measure(product, problem, stream, monitor)
+                record = measure(product, problem, stream, monitor, peak_gflops, beside)
             except WrongResultError as error:
                 record = {"error": str(error)}
             monitor.require_alone(own_processes=1)
@@ -63,22 +83,62 @@ def by_version(version: Any) -> Multiply:
     return lambda a, b, out: sgemm.matmul(a, b, out=out, version=version)
 
 
-def measure(
-    product: Product, problem: Problem, stream: CudaStream, monitor: gpu.Monitor
-) -> child.Record:
-    """Time one product; raises WrongResultError if it is not one."""
-    sampler = Sampler(product, stream, monitor)
+def measure_peak(stream: CudaStream, monitor: gpu.Monitor) -> float:
+    """The GFLOPS of nothing but multiply-adds, at the low end of the samples' seconds."""
+    peak = FfmaPeak()
+    sampler = Sampler(peak, stream, monitor)
     sampler.prepare()
-    samples = [sampler.sample() for _ in range(sampler.plan.samples)]
+    while not reason_to_stop([sampler], CAP_SECONDS):
+        sampler.sample()
     sampler.finish()
-    return {
+    return float(peak.flops) / low_end(sampler.samples) / 1e9
+
+
+def measure(
+    product: Product,
+    problem: Problem,
+    stream: CudaStream,
+    monitor: gpu.Monitor,
+    peak_gflops: float,
+    beside: Product | None,
+) -> child.Record:
+    """Time one product, in turn with the product ``beside`` that it is compared with; raises
+    WrongResultError if it is not one."""
+    sampler = Sampler(product, stream, monitor)
+    samplers = [sampler]
+    if beside is not None:
+        samplers.append(Sampler(beside, stream, monitor))
+    for each in samplers:
+        each.prepare()
+    while not (stopped := reason_to_stop(samplers, CAP_SECONDS)):
+        for each in samplers:
+            each.sample()
+    for each in samplers:
+        each.finish()
+
+    samples = sampler.samples
+    gflops = [problem.flops / sample.seconds / 1e9 for sample in samples]
+    record = {
         "seconds": [sample.seconds for sample in samples],
-        "gflops": [problem.flops / sample.seconds / 1e9 for sample in samples],
+        "cycles": [sample.cycles for sample in samples],
+        "gflops": gflops,
+        "share_of_peak": [sample_gflops / peak_gflops for sample_gflops in gflops],
+        "low_end_seconds": low_end(samples),
         "readings": [asdict(sample.reading) for sample in samples],
         "plan": asdict(sampler.plan),
+        "settled": sampler.settled,
+        "stopped": stopped,
         "operand_sets": product.sets,
         "residual": asdict(product.residual),
+        "error_over_bound": product.residual.worst,
     }
+    if beside is not None:
+        besides = samplers[1].samples
+        record["cublas_seconds"] = [sample.seconds for sample in besides]
+        record["ratio_to_cublas"] = [
+            theirs.seconds / mine.seconds for theirs, mine in zip(besides, samples, strict=True)
+        ]
+    return record
 
 
 def _reason_to_skip(subject: str, device: gpu.Gpu) -> str | None:

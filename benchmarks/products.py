@@ -51,12 +51,14 @@ class Operands:
 
 
 class Product:
-    """The workload ``C = A @ B``. ``residual`` is the checkout's numerical check of the result."""
+    """The workload ``C = A @ B``. ``residual`` is the checkout's numerical check of the result;
+    ``label`` goes before what is wrong with it."""
 
-    def __init__(self, multiply: Multiply, operands: Operands) -> None:
+    def __init__(self, multiply: Multiply, operands: Operands, label: str = "") -> None:
         import cupy
 
         self.sets = operands.sets
+        self._label = label
         self._multiply = multiply
         self._operands = operands
         shape = operands.a[0].shape[0], operands.b[0].shape[1]
@@ -78,5 +80,5 @@ class Product:
                 continue
             self.residual = self._check(out, self._operands.a[0], self._operands.b[0])
             if not self.residual.ok:
-                raise WrongResultError(self.residual.summary)
+                raise WrongResultError(self._label + self.residual.summary)
             self._right = out.copy()

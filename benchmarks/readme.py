@@ -1,17 +1,20 @@
 """``python -m benchmarks.readme`` writes the measured figures into README.md and docs/.
 
 It fills what stands between pairs of markers, from the ladder and from what ``python -m benchmarks
-table --json`` printed on the reference machine. The rest of those files is written by hand.
+table --json`` and ``calibrate --json`` printed on the reference machine. The rest of those files is
+written by hand.
 """
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .checkout import LADDER, ROOT
+from .distributions import clopper_pearson
 
+CALIBRATION = Path("docs", "calibration-nvidia-h200.json")
 TABLE = Path("docs", "table-nvidia-h200.json")  # not in results/: asv reads every .json there
 NOT_MEASURED = "Not measured yet."
 
@@ -31,22 +34,26 @@ def generate(root: Path = ROOT) -> dict[Path, str]:
         raise ValueError(f"{table}: the results of {', '.join(wrong)} are wrong")
 
     readme = root / "README.md"
-    files = {readme: _fill(readme, "ladder", _ladder(root, rows, environment))}
+    blocks = {"ladder": _ladder(root, rows, environment), "calibration": _calibration(root)}
+    files = {readme: _fill(readme, blocks)}
     for name in LADDER:
         chapter = root / "docs" / f"{name}.md"
         if chapter.exists():
-            files[chapter] = _fill(chapter, "measured", _measured(name, rows, environment))
+            files[chapter] = _fill(chapter, {"measured": _measured(name, rows, environment)})
     return files
 
 
-def _fill(path: Path, name: str, content: str) -> str:
-    """The file's text with ``content`` between the markers of that name."""
-    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
-    before, found_begin, rest = path.read_text().partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not (found_begin and found_end):
-        raise ValueError(f"{path}: the markers {begin.strip()} and {end} are missing")
-    return f"{before}{begin}{content}\n{end}{after}"
+def _fill(path: Path, blocks: Mapping[str, str]) -> str:
+    """The file's text with each block between the markers of its name."""
+    text = path.read_text()
+    for name, content in blocks.items():
+        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+        before, found_begin, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not (found_begin and found_end):
+            raise ValueError(f"{path}: the markers {begin.strip()} and {end} are missing")
+        text = f"{before}{begin}{content}\n{end}{after}"
+    return text
 
 
 def _ladder(root: Path, rows: Mapping[str, Row], environment: Row | None) -> str:
@@ -102,6 +109,54 @@ def _measured(name: str, rows: Mapping[str, Row], environment: Row | None) -> st
         f"{row['share_of_peak']:.1%} of the FFMA peak and {row['ratio_to_cublas']:.1%} of cuBLAS "
         "FP32 in the same run."
     )
+
+
+def _calibration(root: Path) -> str:
+    """The gate's error rates, of the versions that were slowed down, problem by problem."""
+    path = root / CALIBRATION
+    if not path.exists():
+        return NOT_MEASURED
+    document = json.loads(path.read_text())
+    planted = [row for row in document["rows"] if row["share"]]
+    versions = sorted({row["version"] for row in planted})
+    shares = sorted({row["share"] for row in planted})
+    factor = min(planted[0]["asv_continuous"], key=float)
+    lines = [
+        "| problem | identical code |"
+        + "".join(f" {share:.1%} slower |" for share in shares)
+        + f" asv, identical | asv, {shares[-1]:.0%} slower |",
+        "|---|" + "--:|" * (len(shares) + 3),
+    ]
+    problems = dict.fromkeys(row["problem"] for row in planted)
+    for problem in sorted(problems, key=lambda name: int(name.split("x")[0])):
+        rows = [r for r in document["rows"] if r["problem"] == problem and r["version"] in versions]
+
+        def rate(share: float, *, asv: bool = False, rows: list[Any] = rows) -> str:
+            found = [row for row in rows if row["share"] == share]
+            return _rate([r["asv_continuous"][factor] if asv else r["slower"] for r in found])
+
+        cells = [rate(share) for share in (0, *shares)]
+        cells += [rate(0, asv=True), rate(shares[-1], asv=True)]
+        lines.append(f"| {problem.replace('x', '×')} | {' | '.join(cells)} |")
+    gates, sessions = document["gates"], document["environment"]
+    runs = " and ".join(f"{run['processes']} processes on {run['date']}" for run in sessions)
+    about = (
+        f"Comparisons that were called slower, of {' and '.join(versions)} together, with the "
+        f"exact 95 % interval. asv is `asv continuous --factor {factor}` on the same samples. "
+        f"Whole gates of identical code, {document['benchmarks_of_a_gate']} benchmarks each: "
+        f"{_rate([gates['slower']])} called slower, {_rate([gates['undecided']])} ambiguous. "
+        f"{sessions[0]['gpu']}, {runs}; every two of a run are compared. "
+        f"All rates: [{CALIBRATION.name}]({CALIBRATION.as_posix()})."
+    )
+    return "\n".join([*lines, "", about])
+
+
+def _rate(rates: Sequence[Mapping[str, Any]]) -> str:
+    hits, trials = (sum(rate[name] for rate in rates) for name in ("hits", "trials"))
+    if not trials:
+        return ""
+    low, high = clopper_pearson(hits, trials)
+    return f"{hits}/{trials} ({low:.1%}–{high:.1%})"
 
 
 def _where(environment: Row) -> str:

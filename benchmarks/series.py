@@ -11,13 +11,15 @@ from typing import Any
 from .child import Record
 
 
-def series(*, unit: str, version: str) -> Callable[[Any], Any]:
+def series(*, unit: str, version: str, higher_is_better: bool = False) -> Callable[[Any], Any]:
     """Mark a benchmark. asv hides results of another ``version``, and would make one of the source
-    code: raise it where figures are no longer comparable, and never otherwise."""
+    code: raise it where figures are no longer comparable, and never otherwise. asv keeps what is
+    marked, so whoever reads its files finds ``higher_is_better`` there."""
 
     def mark(benchmark: Any) -> Any:
         benchmark.unit = unit
         benchmark.version = version
+        benchmark.higher_is_better = higher_is_better
         return benchmark
 
     return mark

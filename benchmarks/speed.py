@@ -1,10 +1,11 @@
-"""asv benchmarks: how fast every version is, and cuBLAS FP32 beside them.
+"""asv benchmarks: how fast every version is, and cuBLAS FP32 beside them; and how right.
 
 Without a GPU, and for versions that the measured commit lacks, they are n/a.
 """
 
 import json
 import os
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,29 @@ class Speed:
     def setup(self, measurements: Measurements, version: str, problem: str) -> None:
         require_measured(measurements[version][problem])
 
-    @series(unit="GFLOPS", version="1")
+    @series(unit="GFLOPS", version="1", higher_is_better=True)
     def track_gflops(self, measurements: Measurements, version: str, problem: str) -> Any:
         return _samples(measurements[version][problem], "gflops")
 
     @series(unit="seconds", version="1")
     def track_seconds(self, measurements: Measurements, version: str, problem: str) -> Any:
         return _samples(measurements[version][problem], "seconds")
+
+    @series(unit="of cuBLAS's speed", version="1", higher_is_better=True)
+    def track_ratio_to_cublas(self, measurements: Measurements, version: str, problem: str) -> Any:
+        if version == measure.CUBLAS:
+            return nan  # n/a: it is compared with itself
+        return _samples(measurements[version][problem], "ratio_to_cublas")
+
+    @series(unit="of the FFMA peak", version="1", higher_is_better=True)
+    def track_share_of_peak(self, measurements: Measurements, version: str, problem: str) -> Any:
+        return _samples(measurements[version][problem], "share_of_peak")
+
+    @series(unit="of the bound", version="1")
+    def track_error_over_bound(
+        self, measurements: Measurements, version: str, problem: str
+    ) -> float:
+        return float(metric(measurements[version][problem], "error_over_bound"))
 
 
 def _samples(record: Record, name: str) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """``python -m benchmarks table``: the whole ladder in one run.
 
 Every version, cuBLAS and the FFMA peak take a sample in turn, round after round, so that all of
-them see the same clocks and temperatures, and their ratios hold where the figures drift.
+them see the same clocks and temperatures, and their ratios hold where the figures drift. Figures
+are of the median sample; the low end of the seconds, the steadier one, stands beside.
 """
 
+import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import isfinite
 from statistics import median
@@ -18,12 +20,13 @@ from .checkout import LADDER
 from .cublas import Cublas
 from .ffma_peak import FfmaPeak
 from .measure import CUBLAS, by_version
-from .problems import PROBLEMS, Problem
+from .problems import PROBLEMS, Problem, parse
 from .products import Layout, Multiply, Operands, Product, random_values
-from .timing import SAMPLES, CudaStream, Sample, Sampler, WrongResultError
+from .timing import CudaStream, Sampler, WrongResultError, low_end, reason_to_stop
 
 PEAK = "FFMA peak"
 ARTICLE_PROBLEM = PROBLEMS["4096x4096x4096"]
+CAP_SECONDS = 5.0  # of all subjects together
 
 
 class KernelFailedError(RuntimeError):
@@ -40,40 +43,59 @@ class Subject:
     flops: int
     sampler: Sampler
     article_gflops: int | None = None
-    samples: list[Sample] = field(default_factory=list)
     wrong: str | None = None  # what is wrong with its results
 
     @property
     def gflops(self) -> float | None:
         if self.wrong:
             return None
-        return self.flops / median(sample.seconds for sample in self.samples) / 1e9
+        return self.flops / median(sample.seconds for sample in self.sampler.samples) / 1e9
+
+    @property
+    def low_end_gflops(self) -> float | None:
+        return None if self.wrong else self.flops / low_end(self.sampler.samples) / 1e9
 
 
-def run(problem: Problem, source: str | None, as_json: bool) -> int:
-    """Measure and print; ``source`` is the path of somebody's own kernel. The exit status: 1 if a
-    result is wrong, else 0."""
+def add_parser(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "table",
+        help="the whole ladder, cuBLAS and the FFMA peak in one run",
+        description="Measures every version, cuBLAS FP32 and the FFMA peak in one interleaved run.",
+    )
+    command.add_argument(
+        "--problem",
+        default=ARTICLE_PROBLEM.name,
+        help="a shape MxNxK, or the name of a problem of the suite (default: %(default)s)",
+    )
+    command.add_argument("--source", metavar="FILE", help="measure this .cu file's kernel too")
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print. The exit status: 1 if a result is wrong, else 0."""
+    problem = parse(options.problem)
     device = gpu.find()
     if device is None:
         raise gpu.NoGpuError("there is no GPU, and speed is measured on nothing else")
     import sgemm
 
     versions = list(sgemm.LADDER.values())
-    if source is not None:
+    if options.source is not None:
         from sgemm.source import from_file
 
-        versions.append(from_file(source))
+        versions.append(from_file(options.source))
     monitor = gpu.Monitor(device)
     monitor.require_alone(own_processes=0)
     with CudaStream() as stream:
         cublas = Cublas(stream.stream)
         subjects = _subjects(problem, versions, cublas, stream, monitor)
-        _measure(subjects)
+        stopped = _measure(subjects)
         monitor.require_alone(own_processes=1)
-        surroundings = environment.describe(device, monitor, cublas) | {"problem": problem.name}
+        surroundings = environment.describe(device, monitor, cublas)
+        surroundings |= {"problem": problem.name, "stopped": stopped}
 
     rows = _rows(subjects)
-    if as_json:
+    if options.json:
         _print_json(rows, surroundings)
     else:
         _print_table(rows, surroundings)
@@ -109,28 +131,29 @@ def _subjects(
     return subjects
 
 
-def _measure(subjects: list[Subject]) -> None:
+def _measure(subjects: list[Subject]) -> str | None:
+    """Sample all subjects in turn; why it was stopped, None if no subject is right."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        steps = progress.add_task("warming up", total=len(subjects) * (SAMPLES + 1))
-        for subject in subjects:
+        for subject in progress.track(subjects, description="warming up"):
             with _blaming(subject):
                 subject.sampler.prepare()
-            progress.advance(steps)
-        progress.update(steps, description="measuring")
-        for _ in range(SAMPLES):
-            for subject in subjects:
-                if not subject.wrong:
-                    with _blaming(subject):
-                        subject.samples.append(subject.sampler.sample())
-                progress.advance(steps)
-        for subject in subjects:
-            if not subject.wrong:
+        timed = [subject for subject in subjects if not subject.wrong]
+        samplers = [subject.sampler for subject in timed]
+        stopped = None
+        rounds = progress.add_task("measuring", total=None)
+        while timed and not (stopped := reason_to_stop(samplers, CAP_SECONDS)):
+            for subject in timed:
                 with _blaming(subject):
-                    subject.sampler.finish()
+                    subject.sampler.sample()
+            progress.advance(rounds)
+        for subject in timed:
+            with _blaming(subject):
+                subject.sampler.finish()
+    return stopped
 
 
 @contextmanager
@@ -157,12 +180,14 @@ def _rows(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
 
     rows = []
     for subject in subjects:
+        samples = subject.sampler.samples
         residual = None if isinstance(subject.workload, FfmaPeak) else subject.workload.residual
         rows.append(
             {
                 "version": subject.name,
                 "title": subject.title,
                 "gflops": subject.gflops,
+                "low_end_gflops": subject.low_end_gflops,
                 "gain": ratio(subject, before.get(subject.name)),
                 "share_of_peak": ratio(subject, PEAK),
                 "ratio_to_cublas": ratio(subject, CUBLAS),
@@ -171,8 +196,9 @@ def _rows(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
                 "article_gflops": subject.article_gflops,
                 "verdict": "wrong" if subject.wrong else "right",
                 "detail": subject.wrong,
-                "seconds": [sample.seconds for sample in subject.samples],
-                "readings": [asdict(sample.reading) for sample in subject.samples],
+                "seconds": [sample.seconds for sample in samples],
+                "cycles": [sample.cycles for sample in samples],
+                "readings": [asdict(sample.reading) for sample in samples],
             }
         )
     return rows
@@ -199,6 +225,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
 
     columns = {
         "gflops": ("GFLOPS", "{:,.0f}"),
+        "low_end_gflops": ("at the low end", "{:,.0f}"),
         "gain": ("gain", "{:.2f}×"),
         "share_of_peak": ("of peak", "{:.1%}"),
         "ratio_to_cublas": ("of cuBLAS", "{:.1%}"),

@@ -1,35 +1,61 @@
-"""Times a kernel on the device's own clock, and proves that what was timed was right.
+"""Times a kernel on the device's own clocks, and proves that what was timed was right.
 
-Launches are queued far ahead of the device, and marks (CUDA events) between batches of them are
-timed by the device, so neither Python nor the launches' own cost is in a figure: launches shorter
-than a millisecond are captured in a CUDA graph that is replayed. A sample is the fastest of a few
-batches, because what disturbs a launch only ever slows it down: such low ends vary ten times less
-from process to process than medians do.
+Launches are queued far ahead of the device, and marks between batches of them are timed by the
+device, so neither Python nor the launches' own cost is in a figure: launches shorter than a
+millisecond are captured in a CUDA graph that is replayed. A sample is the fastest of a few batches,
+because what disturbs a launch only ever slows it down: such low ends vary ten times less from
+process to process than medians do. No sample that was taken after the warm-up is ever dropped.
+
+A mark is an event, a reading of the SMs' cycle counters, and another event. Seconds are counted
+from the second event of one mark to the first of the next, so the reading is not in them; cycles
+are counted from reading to reading, so one reading, a few microseconds of a batch of milliseconds,
+is in them.
 
 Each launch takes the next of several sets of operands, so many that the others' bytes fill the L2
 cache: no launch finds its own operands there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from math import ceil
+from math import ceil, inf
 from typing import Any, Protocol
 
+from .clock import Clock, ClockError, cycles_between
 from .gpu import Monitor, Reading
 
-WARM_UP_SECONDS = 0.25
 BATCH_SECONDS = 0.004
 BATCHES_PER_SAMPLE = 5
-SAMPLES = 10
-MIN_SAMPLES = 3
-CAP_SECONDS = 1.0  # of timed work, where MIN_SAMPLES fit into it
 GRAPH_BELOW_SECONDS = 0.001  # launches from Python cannot keep the device busy with shorter ones
 LEAD_IN_BELOW_SECONDS = 0.05  # before longer batches, the device's start-up does not count
+
+ESTIMATE_SECONDS = 0.02  # of launches from which their time is first estimated
+
+SETTLED_SAMPLES = 4
+SETTLED_WITHIN = 0.002
+WARM_UP_CAP_SECONDS = 0.4
+
+MIN_SAMPLES = 3  # even where they take longer than the cap
+ENOUGH_SAMPLES = 6  # where they are precise
+MAX_SAMPLES = 20
+PRECISION = 0.001
+CAP_SECONDS = 0.8  # of timed work
+
+_LOW_END = 3  # as many samples must agree for the low end to be known
+_CLOCK_TOLERANCE = 1.05  # for the reading that is in the cycles, of short batches too
+_LOWEST_CLOCK = 0.1  # of the highest: no GPU at work runs slower
 
 
 class WrongResultError(RuntimeError):
     """A kernel computed something else than its product: it has no speed."""
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """What passed on the device between two marks."""
+
+    seconds: float
+    cycles: float
 
 
 class Stream(Protocol):
@@ -38,11 +64,21 @@ class Stream(Protocol):
     def mark(self) -> Any:
         """Queue a mark."""
 
-    def seconds(self, start: Any, end: Any) -> float:
-        """Wait for the mark ``end``; the time on the device from ``start`` to it."""
+    def elapsed(self, start: Any, end: Any) -> Elapsed:
+        """Wait for the mark ``end``; what passed on the device from ``start`` to it."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Turn what ``work`` queues into something that queues all of it at once."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment in a CUDA stream: the work before it ends at ``arrival``, the work after it starts
+    at ``departure``."""
+
+    arrival: Any
+    counters: Any
+    departure: Any
 
 
 class CudaStream:
@@ -52,6 +88,7 @@ class CudaStream:
         import cupy
 
         self._cuda = cupy.cuda
+        self._clock = Clock()
         self.stream = cupy.cuda.Stream(non_blocking=True)  # the default stream cannot be captured
 
     def __enter__(self) -> "CudaStream":
@@ -61,14 +98,13 @@ class CudaStream:
     def __exit__(self, *exception: object) -> None:
         self.stream.__exit__(*exception)
 
-    def mark(self) -> Any:
-        event = self._cuda.Event()
-        event.record()
-        return event
+    def mark(self) -> Mark:
+        return Mark(self._event(), self._clock.read(), self._event())
 
-    def seconds(self, start: Any, end: Any) -> float:
-        end.synchronize()
-        return float(self._cuda.get_elapsed_time(start, end)) / 1000
+    def elapsed(self, start: Mark, end: Mark) -> Elapsed:
+        end.departure.synchronize()
+        milliseconds = float(self._cuda.get_elapsed_time(start.departure, end.arrival))
+        return Elapsed(milliseconds / 1000, cycles_between(start.counters, end.counters))
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.stream.begin_capture()
@@ -78,10 +114,15 @@ class CudaStream:
             graph = self.stream.end_capture()
         return lambda: graph.launch(self.stream)
 
+    def _event(self) -> Any:
+        event = self._cuda.Event()
+        event.record()
+        return event
+
 
 @dataclass(frozen=True)
 class Plan:
-    """How a launch is sampled.
+    """How a sample is taken.
 
     ``graph`` says whether batches are replayed from a CUDA graph, ``lead_in`` whether a batch that
     is not timed goes before those that are, so that the device is busy when the first mark passes.
@@ -89,7 +130,6 @@ class Plan:
 
     launches_per_batch: int
     batches_per_sample: int
-    samples: int
     graph: bool
     lead_in: bool
 
@@ -102,16 +142,16 @@ class Plan:
             launches = ceil(launches / sets) * sets  # a graph holds whole rounds of the sets
         batch_seconds = launches * seconds
         affordable = int(CAP_SECONDS / batch_seconds)
-        batches = min(BATCHES_PER_SAMPLE, max(1, affordable // SAMPLES))
-        samples = min(SAMPLES, max(MIN_SAMPLES, affordable // batches))
-        return cls(launches, batches, samples, graph, batch_seconds < LEAD_IN_BELOW_SECONDS)
+        batches = min(BATCHES_PER_SAMPLE, max(1, affordable // ENOUGH_SAMPLES))
+        return cls(launches, batches, graph, batch_seconds < LEAD_IN_BELOW_SECONDS)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds per launch, and the GPU's state while they passed."""
+    """Seconds and SM cycles per launch, and the GPU's state while they passed."""
 
     seconds: float
+    cycles: float
     reading: Reading
 
 
@@ -131,30 +171,46 @@ class Workload(Protocol):
 
 
 class Sampler:
-    """Samples a workload: ``prepare``, any number of ``sample``, ``finish``."""
+    """Samples a workload: ``prepare``, any number of ``sample``, ``finish``.
+
+    ``samples`` are all that were taken since ``prepare``, and ``spent_seconds`` the device's time
+    that they took. ``settled`` says whether the clocks had settled before.
+    """
 
     def __init__(self, workload: Workload, stream: Stream, monitor: Monitor) -> None:
         self._workload = workload
         self._stream = stream
         self._monitor = monitor
+        self.samples: list[Sample] = []
+        self.spent_seconds = 0.0
+        self.settled = False
 
     def prepare(self) -> None:
-        """Verify the kernel, warm the device up with it and plan the samples."""
+        """Verify the kernel, plan its samples, and warm the device up with it.
+
+        The first launches of a process are its fastest, until power and clocks have settled:
+        samples are thrown away until the last SETTLED_SAMPLES of them agree within SETTLED_WITHIN,
+        or WARM_UP_CAP_SECONDS have passed.
+        """
         workload = self._workload
         workload.poison()
         for i in range(workload.sets):
             workload.launch(i)
         workload.verify(workload.sets)
 
-        self.plan = Plan.of(self._warm_up(), workload.sets)
-        self._rotation = count()
-        self._queue_batch = self._batch
-        if self.plan.graph:
-            self._queue_batch = self._stream.capture(self._batch)
+        self._plan(self._estimate())
+        while not self.settled and self.spent_seconds < WARM_UP_CAP_SECONDS:
+            self.sample()
+            last = [sample.seconds for sample in self.samples[-SETTLED_SAMPLES:]]
+            self.settled = len(last) == SETTLED_SAMPLES and _agree(last, SETTLED_WITHIN)
+        self._plan(self.samples[-1].seconds)  # by the warm device's speed
         workload.poison()
 
     def sample(self) -> Sample:
-        """Take one sample: the fastest of a few batches."""
+        """Take one sample: the fastest of a few batches.
+
+        Raises ClockError if its cycles do not fit its seconds.
+        """
         if self.plan.lead_in:
             self._queue_batch()
         marks = [self._stream.mark()]
@@ -162,26 +218,80 @@ class Sampler:
             self._queue_batch()
             marks.append(self._stream.mark())
         reading = self._monitor.read()  # the device is at work
-        fastest = min(self._stream.seconds(start, end) for start, end in pairwise(marks))
-        return Sample(fastest / self.plan.launches_per_batch, reading)
+        batches = [self._stream.elapsed(start, end) for start, end in pairwise(marks)]
+        fastest = min(batches, key=lambda batch: batch.seconds)
+        self._require_possible_clock(fastest)
+        launches = self.plan.launches_per_batch
+        sample = Sample(fastest.seconds / launches, fastest.cycles / launches, reading)
+        self.samples.append(sample)
+        self.spent_seconds += sum(batch.seconds for batch in batches)
+        return sample
 
     def finish(self) -> None:
         """Verify what the timed launches themselves have written."""
         self._workload.verify(min(self._workload.sets, next(self._rotation)))
 
+    def _estimate(self) -> float:
+        """The seconds that a launch takes about, launches from Python included."""
+        launches = 1
+        while True:
+            start = self._stream.mark()
+            for i in range(launches):
+                self._workload.launch(i % self._workload.sets)
+            seconds = self._stream.elapsed(start, self._stream.mark()).seconds
+            if seconds >= ESTIMATE_SECONDS:
+                return seconds / launches
+            launches *= 2
+
+    def _plan(self, seconds: float) -> None:
+        """Plan samples of a launch that takes about ``seconds``, and start with none."""
+        self.plan = Plan.of(seconds, self._workload.sets)
+        self.samples = []
+        self.spent_seconds = 0.0
+        self._rotation = count()
+        self._queue_batch = self._batch
+        if self.plan.graph:
+            self._queue_batch = self._stream.capture(self._batch)
+
     def _batch(self) -> None:
         for _ in range(self.plan.launches_per_batch):
             self._workload.launch(next(self._rotation) % self._workload.sets)
 
-    def _warm_up(self) -> float:
-        """Keep the device busy for a while; the seconds that a launch takes."""
-        launches, spent = 1, 0.0
-        while spent < WARM_UP_SECONDS:
-            start = self._stream.mark()
-            for i in range(launches):
-                self._workload.launch(i % self._workload.sets)
-            seconds = self._stream.seconds(start, self._stream.mark())
-            spent += seconds
-            seconds_per_launch = seconds / launches
-            launches = min(2 * launches, ceil(WARM_UP_SECONDS / seconds_per_launch))
-        return seconds_per_launch
+    def _require_possible_clock(self, elapsed: Elapsed) -> None:
+        mhz = elapsed.cycles / elapsed.seconds / 1e6
+        highest = self._monitor.max_sm_mhz or inf
+        lowest = _LOWEST_CLOCK * (self._monitor.max_sm_mhz or 0)
+        if not lowest < mhz <= _CLOCK_TOLERANCE * highest:
+            raise ClockError(
+                f"{elapsed.cycles:.0f} SM cycles in {elapsed.seconds:.6f} s would be a clock of "
+                f"{mhz:.0f} MHz, and this GPU's highest is {highest} MHz"
+            )
+
+
+def low_end(samples: Sequence[Sample]) -> float:
+    """The seconds of the fastest sample: where the samples pile up when nothing disturbs them."""
+    return min(sample.seconds for sample in samples)
+
+
+def reason_to_stop(samplers: Sequence[Sampler], cap_seconds: float) -> str | None:
+    """Why samplers that sample in turn have enough samples; None if they have not.
+
+    - "precision": ENOUGH_SAMPLES each, and the three fastest of each agree within PRECISION: the
+      low end was met more than once, so it is known;
+    - "time": the device has spent ``cap_seconds`` on all of them, with MIN_SAMPLES each;
+    - "count": MAX_SAMPLES each.
+    """
+    taken = min(len(sampler.samples) for sampler in samplers)
+    if taken >= ENOUGH_SAMPLES and all(map(_low_end_is_known, samplers)):
+        return "precision"
+    if taken >= MIN_SAMPLES and sum(s.spent_seconds for s in samplers) >= cap_seconds:
+        return "time"
+    return "count" if taken >= MAX_SAMPLES else None
+
+
+def _low_end_is_known(sampler: Sampler) -> bool:
+    return _agree(sorted(sample.seconds for sample in sampler.samples)[:_LOW_END], PRECISION)
+
+
+def _agree(seconds: Sequence[float], within: float) -> bool:
+    return max(seconds) <= min(seconds) * (1 + within)

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import gpu, measure, table, timing
 
+MHZ = 1980
 GPU = gpu.Gpu("Fake GPU", "0000:00:00.0", compute_capability=(9, 0), cuda="13.0")
 
 
@@ -40,23 +41,37 @@ class Stream:
         pass
 
 
-class PeakModule:
-    """Makes all steps of the FFMA kernel at once: their number is even."""
+class Module:
+    """The instrument's own kernels."""
 
-    def __init__(self, code, options):
-        assert "ffma_peak" in code
+    def __init__(self, code, options=()):
+        self.code = code
 
     def get_function(self, name):
-        def ffma_peak(grid, block, args):
-            *_, start, end = args
-            end[...] = start
+        assert f"{name}(" in self.code
+        return getattr(self, name)
 
-        return ffma_peak
+    @staticmethod
+    def ffma_peak(grid, block, args):
+        """Makes all steps at once: their number is even."""
+        *_, start, end = args
+        end[...] = start
+
+    @staticmethod
+    def read_counters(grid, block, args):
+        (counters,) = args
+        counters[:, 0] = range(*grid)
+        counters[:, 1] = time.perf_counter() * MHZ * 1e6
 
 
 class Device:
     attributes = MappingProxyType(
-        {"L2CacheSize": 40_000, "MultiProcessorCount": 1, "MaxThreadsPerMultiProcessor": 256}
+        {
+            "L2CacheSize": 40_000,
+            "MultiProcessorCount": 1,
+            "MaxThreadsPerMultiProcessor": 256,
+            "GlobalMemoryBusWidth": 6016,
+        }
     )
 
 
@@ -75,6 +90,7 @@ class Monitor:
     """Sees ``processes`` on the GPU beside this one."""
 
     processes = 0
+    max_sm_mhz = None  # no limit: the CPU may stall between an event and a reading of the counters
 
     def __init__(self, device):
         assert device == GPU
@@ -84,18 +100,19 @@ class Monitor:
             raise gpu.GpuBusyError("another process computes on the GPU")
 
     def read(self):
-        return gpu.Reading(1980, 3201, 350.5, 40, ())
+        return gpu.Reading(MHZ, 3201, 350.5, 40, ())
 
     def describe(self):
-        return {"driver": "580.00", "max_sm_mhz": 1980}
+        return {"driver": "580.00", "max_sm_mhz": MHZ}
 
 
 def fake_cupy():
     cupy = ModuleType("cupy")
-    for name in ("asarray", "empty", "empty_like", "float32", "uint8"):
+    for name in ("asarray", "empty", "empty_like", "float32", "int64", "uint8"):
         setattr(cupy, name, getattr(np, name))
+    cupy.asnumpy = np.asarray
     cupy.__version__ = "0"
-    cupy.RawModule = PeakModule
+    cupy.RawModule = Module
     cupy.cuda = ModuleType("cupy.cuda")
     cupy.cuda.Device, cupy.cuda.Event, cupy.cuda.Stream = Device, Event, Stream
     cupy.cuda.get_elapsed_time = lambda start, end: (end.seconds - start.seconds) * 1000
@@ -107,7 +124,7 @@ def fake_cupy():
 @pytest.fixture
 def fake_gpu(monkeypatch):
     """Lets the instrument find the fake GPU, and take a fraction of its time. Gives what tests
-    take hold of: ``cupy``, ``Monitor`` and ``CudaError``."""
+    take hold of: ``cupy``, ``Monitor``, ``Cublas``, ``CudaError``, and the clock in ``MHZ``."""
     cupy = fake_cupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cupy.cuda)
@@ -116,7 +133,8 @@ def fake_gpu(monkeypatch):
     for module in (measure, table):
         monkeypatch.setattr(module, "Cublas", Cublas)
     monkeypatch.setattr(timing.CudaStream, "capture", lambda self, work: work)
-    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.01)
-    monkeypatch.setattr(timing, "CAP_SECONDS", 0.02)
-    monkeypatch.setattr(table, "SAMPLES", 3)
-    return SimpleNamespace(cupy=cupy, Monitor=Monitor, CudaError=CudaError)
+    for constant in ("ESTIMATE_SECONDS", "WARM_UP_CAP_SECONDS", "CAP_SECONDS"):
+        monkeypatch.setattr(timing, constant, 0.01)
+    for module in (measure, table):
+        monkeypatch.setattr(module, "CAP_SECONDS", 0.01)
+    return SimpleNamespace(cupy=cupy, Monitor=Monitor, Cublas=Cublas, CudaError=CudaError, MHZ=MHZ)

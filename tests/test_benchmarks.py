@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from math import isnan
 from pathlib import Path
 
 import asv
 import pytest
 
 import sgemm
-from benchmarks import child, gpu, gpu_packages, measure, products, resources, speed
+from benchmarks import child, gpu, gpu_packages, measure, products, resources, speed, timing
 from benchmarks.checkout import LADDER, pinned_version
 from benchmarks.problems import PROBLEMS, Problem, parse
 
@@ -29,6 +30,7 @@ class TestProblems:
         assert any(p.a_offset % 4 for p in PROBLEMS.values())
         assert any(len({p.m, p.n, p.k}) == 3 for p in PROBLEMS.values())
         assert any(p.b_layout == "column" for p in PROBLEMS.values())
+        assert any(p.flops < 2 * 1000**3 for p in PROBLEMS.values())
 
     def test_count_operations_exactly(self):
         """46341 cubed is beyond 32 bits, and twice that beyond a float's 53."""
@@ -103,18 +105,55 @@ class TestMeasuring:
         return records
 
     @pytest.mark.parametrize("subject", measure.SUBJECTS)
-    def test_one_measurement_gives_every_metric(self, subject):
+    def test_one_measurement_gives_every_metric(self, subject, fake_gpu):
         records = json.loads(json.dumps(self.answer(subject)))
-        assert records.pop(measure.ENVIRONMENT)["cublas_math"] == "CUBLAS_DEFAULT_MATH, TF32 off"
+        surroundings = records.pop(measure.ENVIRONMENT)
+        assert surroundings["cublas_math"] == "CUBLAS_DEFAULT_MATH, TF32 off"
+        peak = surroundings["ffma_peak_gflops"]
         assert list(records) == list(SMALL)
         for name, record in records.items():
             seconds = record["seconds"]
-            assert len(seconds) == record["plan"]["samples"] == len(record["readings"])
+            assert timing.MIN_SAMPLES <= len(seconds) == len(record["readings"])
+            assert record["stopped"]
+            assert record["low_end_seconds"] == min(seconds)
+            for second, cycles in zip(seconds, record["cycles"], strict=True):
+                assert cycles > 0.9 * second * fake_gpu.MHZ * 1e6
             assert record["gflops"] == pytest.approx(
                 [SMALL[name].flops / second / 1e9 for second in seconds]
             )
+            assert record["share_of_peak"] == pytest.approx(
+                [gflops / peak for gflops in record["gflops"]]
+            )
             assert record["residual"]["wrong"] == 0
+            assert 0 < record["error_over_bound"] == record["residual"]["worst"] < 1
             assert record["operand_sets"] > 1
+
+    @pytest.mark.parametrize("subject", LADDER)
+    def test_cublas_is_sampled_in_turn_with_a_version(self, subject, monkeypatch):
+        turns = []
+        sample = timing.Sampler.sample
+
+        def spy(sampler):
+            turns.append(sampler)
+            return sample(sampler)
+
+        monkeypatch.setattr(timing.Sampler, "sample", spy)
+        records = {}
+        measure.answer([subject], ["16x16x16"], records.__setitem__)
+        record = records["16x16x16"]
+        pairs = list(zip(record["cublas_seconds"], record["seconds"], strict=True))
+        assert record["ratio_to_cublas"] == [theirs / mine for theirs, mine in pairs]
+        timed = turns[-2 * len(pairs) :]
+        assert timed == [timed[0], timed[1]] * len(pairs)
+        assert timed[0] is not timed[1]
+
+    def test_cublas_is_not_compared_with_itself(self):
+        assert "ratio_to_cublas" not in self.answer(measure.CUBLAS)["16x16x16"]
+
+    def test_a_wrong_cublas_is_named(self, fake_gpu, monkeypatch):
+        monkeypatch.setattr(fake_gpu.Cublas, "multiply", lambda self, a, b, out: out.fill(0))
+        record = self.answer("v0")["16x16x16"]
+        assert record["error"].startswith("cuBLAS is wrong: 256 of 256")
 
     def test_a_wrong_result_costs_its_own_problem(self, monkeypatch):
         right = sgemm.matmul
@@ -167,13 +206,27 @@ class TestSpeed:
             speed.Speed().setup_cache()
 
     def test_reads_its_samples_from_the_measurement(self):
-        record = {"seconds": [0.1, 0.2], "gflops": [20.0, 10.0]}
+        record = {
+            "seconds": [0.1, 0.2],
+            "gflops": [20.0, 10.0],
+            "ratio_to_cublas": [0.8, 0.4],
+            "share_of_peak": [0.6, 0.3],
+            "error_over_bound": 0.125,
+        }
         measurements = {"v0": {"p": record}}
         suite = speed.Speed()
         suite.setup(measurements, "v0", "p")
         seconds = suite.track_seconds(measurements, "v0", "p")
         assert seconds == {"samples": [0.1, 0.2], "number": 1}
         assert suite.track_gflops(measurements, "v0", "p")["samples"] == [20.0, 10.0]
+        assert suite.track_ratio_to_cublas(measurements, "v0", "p")["samples"] == [0.8, 0.4]
+        assert suite.track_share_of_peak(measurements, "v0", "p")["samples"] == [0.6, 0.3]
+        assert suite.track_error_over_bound(measurements, "v0", "p") == 0.125
+
+    def test_cublas_s_ratio_to_itself_is_not_available(self):
+        """NaN is what asv records for a benchmark that is skipped."""
+        measurements = {"cublas": {"p": {"seconds": [0.1]}}}
+        assert isnan(speed.Speed().track_ratio_to_cublas(measurements, "cublas", "p"))
 
     def test_a_failed_measurement_fails_its_benchmarks(self):
         measurements = {"v0": {"p": {"error": "wrong: 1 of 4 elements"}}}
@@ -292,6 +345,9 @@ class TestGpuPackages:
         assert command[-len(gpu_packages.PACKAGES) :] == list(gpu_packages.PACKAGES)
 
 
+HIGHER_IS_BETTER = {"track_gflops", "track_ratio_to_cublas", "track_share_of_peak"}
+
+
 def discover(tmp_path, **environment):
     """The suite as asv discovers it: with none of the packages that only a measurement needs."""
     found = tmp_path / "found.json"
@@ -318,12 +374,17 @@ class TestDiscovery:
         assert {name.rpartition(".")[2] for name in suite} == {
             "track_gflops",
             "track_seconds",
+            "track_ratio_to_cublas",
+            "track_share_of_peak",
+            "track_error_over_bound",
             "track_registers",
             "track_spill_bytes",
             "track_shared_bytes",
         }
         for name, benchmark in suite.items():
             assert benchmark["version"] == "1"
+            series = name.rpartition(".")[2]
+            assert benchmark["higher_is_better"] == (series in HIGHER_IS_BETTER)
             versions = [*LADDER, "cublas"] if "speed" in name else list(LADDER)
             assert benchmark["params"][0] == [repr(version) for version in versions]
 

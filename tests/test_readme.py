@@ -24,7 +24,8 @@ def root(tmp_path):
     """A project with a README and one chapter, nothing filled in."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text(
-        "before\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nafter\n"
+        "before\n<!-- ladder:begin -->\nold\n<!-- ladder:end -->\nbetween\n"
+        "<!-- calibration:begin -->\n<!-- calibration:end -->\nafter\n"
     )
     (tmp_path / "docs" / "v1.md").write_text(
         "# v1\n<!-- measured:begin -->\n<!-- measured:end -->\nThe cause.\n"
@@ -85,6 +86,50 @@ def test_figures_go_between_the_markers(root):
     assert texts["v1.md"].startswith("# v1\n<!-- measured:begin -->\nNVIDIA H200, 4096×4096×4096: ")
     assert "**6,000 GFLOPS**, 15.00 times v0; 9.1% of the FFMA peak" in texts["v1.md"]
     assert texts["v1.md"].endswith("<!-- measured:end -->\nThe cause.\n")
+
+
+def calibrated(version, problem, share, hits, asv=0, trials=100):
+    return {
+        "version": version,
+        "problem": problem,
+        "share": share,
+        "slower": {"hits": hits, "trials": trials},
+        "asv_continuous": {f: {"hits": asv, "trials": trials} for f in ("1.05", "1.1")},
+    }
+
+
+def test_the_gate_s_error_rates_stand_beside_asv_s(root):
+    document = {
+        "environment": [
+            {"gpu": "NVIDIA H200", "processes": 18, "date": "2026-11-30"},
+            {"gpu": "NVIDIA H200", "processes": 17, "date": "2026-12-01"},
+        ],
+        "benchmarks_of_a_gate": 39,
+        "gates": {
+            "slower": {"hits": 1, "trials": 300},
+            "undecided": {"hits": 0, "trials": 300},
+        },
+        "rows": [
+            calibrated("v1", "1024x1024x1024", 0.0, 7),  # never slowed down: not shown
+            *(calibrated(v, "4096x4096x4096", 0.0, 0) for v in ("v3", "v4")),
+            *(calibrated(v, "4096x4096x4096", 0.01, 97, asv=3) for v in ("v3", "v4")),
+            *(calibrated(v, "512x512x512", 0.0, 1) for v in ("v3", "v4")),
+            *(calibrated(v, "512x512x512", 0.01, 5) for v in ("v3", "v4")),
+        ],
+    }
+    (root / readme.CALIBRATION).write_text(json.dumps(document))
+    lines = readme.generate(root)[root / "README.md"].splitlines()
+    start = lines.index("<!-- calibration:begin -->")
+    heading, _, small, large, _, about = lines[start + 1 : start + 7]
+    assert heading == (
+        "| problem | identical code | 1.0% slower | asv, identical | asv, 1% slower |"
+    )
+    assert small.startswith("| 512×512×512 | 2/200 (0.1%–3.6%) | 10/200 (")
+    assert large.startswith("| 4096×4096×4096 | 0/200 (0.0%–1.8%) | 194/200 (93.6%–98.9%) | 0/200")
+    assert large.endswith("| 6/200 (1.1%–6.4%) |")
+    assert "v3 and v4 together" in about
+    assert "39 benchmarks each: 1/300 (0.0%–1.8%) called slower, 0/300 (0.0%–1.2%) amb" in about
+    assert "18 processes on 2026-11-30 and 17 processes on 2026-12-01; every two" in about
 
 
 def test_without_a_record_the_ladder_is_there_all_the_same(root):

@@ -12,7 +12,7 @@ import pytest
 
 import sgemm
 from benchmarks import __main__ as command
-from benchmarks import gpu, table
+from benchmarks import gpu, table, timing
 from sgemm import LADDER
 
 pytest_plugins = ["fake_gpu"]
@@ -47,11 +47,13 @@ def test_every_version_is_measured_in_one_run(fake_gpu, capsys):
     assert document["command"] == "table"
     assert document["environment"]["gpu"] == "Fake GPU"
     assert document["environment"]["problem"] == SMALL
+    assert document["environment"]["stopped"]
     rows = document["rows"]
     assert [row["version"] for row in rows] == SUBJECTS
     for row in rows:
         assert row["verdict"] == "right"
-        assert len(row["seconds"]) == table.SAMPLES
+        assert len(row["seconds"]) == len(row["cycles"]) >= timing.MIN_SAMPLES
+        assert row["low_end_gflops"] >= row["gflops"]
         assert row["readings"][0]["sm_mhz"] == 1980
     *products, peak = rows
     for before, row in zip([None, *products], products[:-1], strict=False):
@@ -62,6 +64,7 @@ def test_every_version_is_measured_in_one_run(fake_gpu, capsys):
         assert row["article_gflops"] is None  # of another problem
         flops = 2 * 64 * 48 * 33
         assert row["gflops"] == pytest.approx(flops / np.median(row["seconds"]) / 1e9)
+        assert row["low_end_gflops"] == pytest.approx(flops / min(row["seconds"]) / 1e9)
 
 
 def test_people_get_a_table(fake_gpu, capsys, monkeypatch):
@@ -188,3 +191,8 @@ def test_the_ladder_on_this_gpu():
     rows = json.loads(result.stdout)["rows"]
     assert [row["version"] for row in rows] == SUBJECTS
     assert all(0 < row["share_of_peak"] <= 1.001 for row in rows)
+    for row in rows:
+        for seconds, cycles, reading in zip(
+            row["seconds"], row["cycles"], row["readings"], strict=True
+        ):
+            assert cycles / seconds / 1e6 == pytest.approx(reading["sm_mhz"], rel=0.1)

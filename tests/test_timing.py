@@ -1,33 +1,40 @@
-"""The instrument's arithmetic: how launches are batched, sampled, rotated and verified."""
+"""The instrument's arithmetic: how launches are batched, sampled, rotated, stopped and verified."""
 
+import sys
 from itertools import pairwise
+from types import ModuleType
 
+import numpy as np
 import pytest
 
-from benchmarks import timing
+from benchmarks import clock, timing
 from benchmarks.gpu import Reading
-from benchmarks.timing import Plan, Sampler, WrongResultError
+from benchmarks.timing import Elapsed, Plan, Sampler, WrongResultError, low_end, reason_to_stop
 
 
 class Device:
     """A device with a clock of its own: stream, workload and monitor in one.
 
-    Launch number i of its life takes ``cost(i)`` seconds.
+    Launch number i of its life takes ``cost(i)`` seconds, and its SMs run at ``mhz``.
     """
 
-    def __init__(self, cost, sets=3):
+    max_sm_mhz = 1980
+
+    def __init__(self, cost, sets=3, mhz=1980):
         self.cost = cost
         self.sets = sets
+        self.mhz = mhz
         self.clock = 0.0
+        self.cycles = 0.0
         self.captured = None
         self.history = []  # what was done with the operand sets, in order
         self.wrong_after = None  # verifications that pass
 
     def mark(self):
-        return self.clock
+        return self.clock, self.cycles
 
-    def seconds(self, start, end):
-        return end - start
+    def elapsed(self, start, end):
+        return Elapsed(end[0] - start[0], end[1] - start[1])
 
     def capture(self, work):
         self.captured = captured = []
@@ -44,7 +51,9 @@ class Device:
         if self.captured is not None:
             self.captured.append(i)
             return
-        self.clock += self.cost(len(self.launched()))
+        seconds = self.cost(len(self.launched()))
+        self.clock += seconds
+        self.cycles += seconds * self.mhz * 1e6
         self.history.append(i)
 
     def launched(self):
@@ -63,8 +72,10 @@ class Device:
         return Reading(1980, 3201, 350.0, 40, ())
 
 
-def sampler_of(device):
-    return Sampler(device, device, device)
+def prepared(device):
+    sampler = Sampler(device, device, device)
+    sampler.prepare()
+    return sampler
 
 
 @pytest.mark.parametrize("seconds", [3e-6, 6e-5, 0.00099])
@@ -75,50 +86,50 @@ def test_short_launches_are_replayed_from_a_graph_of_whole_rounds(seconds, sets)
     assert plan.lead_in
     assert plan.launches_per_batch % sets == 0
     assert plan.launches_per_batch * seconds >= timing.BATCH_SECONDS
-    assert plan.samples == timing.SAMPLES
     assert plan.batches_per_sample == timing.BATCHES_PER_SAMPLE
 
 
-@pytest.mark.parametrize("seconds", [0.001, 0.003, 0.02, 0.1, 0.27])
-def test_long_launches_stay_below_the_time_cap(seconds):
+@pytest.mark.parametrize("seconds", [0.001, 0.003, 0.02, 0.1])
+def test_enough_samples_of_long_launches_fit_below_the_time_cap(seconds):
     plan = Plan.of(seconds, 2)
     assert not plan.graph
     assert plan.lead_in == (plan.launches_per_batch * seconds < timing.LEAD_IN_BELOW_SECONDS)
-    timed = plan.samples * plan.batches_per_sample * plan.launches_per_batch * seconds
-    assert timed <= timing.CAP_SECONDS
-    assert plan.samples >= timing.MIN_SAMPLES
+    sample_seconds = plan.batches_per_sample * plan.launches_per_batch * seconds
+    assert timing.ENOUGH_SAMPLES * sample_seconds <= timing.CAP_SECONDS
 
 
-def test_the_longest_launches_get_the_fewest_samples():
-    assert Plan.of(5.0, 2) == Plan(1, 1, timing.MIN_SAMPLES, graph=False, lead_in=False)
+def test_a_sample_of_the_longest_launches_is_one_launch():
+    assert Plan.of(5.0, 2) == Plan(1, 1, graph=False, lead_in=False)
 
 
 @pytest.mark.parametrize("seconds", [6e-5, 0.003, 0.3])
 def test_a_sample_is_the_time_of_one_launch(seconds):
-    sampler = sampler_of(Device(lambda i: seconds))
-    sampler.prepare()
-    assert sampler.sample().seconds == pytest.approx(seconds)
-    assert sampler.sample().reading.sm_mhz == 1980
+    sampler = prepared(Device(lambda i: seconds, mhz=1500))
+    sample = sampler.sample()
+    assert sample.seconds == pytest.approx(seconds)
+    assert sample.cycles == pytest.approx(seconds * 1500e6)
+    assert sample.reading.sm_mhz == 1980
+    assert sampler.samples == [sample]
 
 
 def test_a_sample_is_the_fastest_batch():
     """Launches that are disturbed, four batches of five, change nothing."""
     device = Device(lambda i: 0.002)
-    sampler = sampler_of(device)
-    sampler.prepare()
+    sampler = prepared(device)
     first = len(device.launched()) + sampler.plan.launches_per_batch  # after the lead-in
     quiet = range(
         first + 3 * sampler.plan.launches_per_batch, first + 4 * sampler.plan.launches_per_batch
     )
     device.cost = lambda i: 0.002 if i in quiet else 0.003
-    assert sampler.sample().seconds == pytest.approx(0.002)
+    sample = sampler.sample()
+    assert sample.seconds == pytest.approx(0.002)
+    assert sample.cycles == pytest.approx(0.002 * 1980e6)
 
 
 @pytest.mark.parametrize("seconds", [6e-5, 0.003, 0.3])
 def test_launches_rotate_through_the_sets(seconds):
     device = Device(lambda i: seconds)
-    sampler = sampler_of(device)
-    sampler.prepare()
+    sampler = prepared(device)
     start = len(device.launched())
     sampler.sample()
     sampler.sample()
@@ -128,8 +139,7 @@ def test_launches_rotate_through_the_sets(seconds):
 
 def test_results_are_verified_before_and_after_and_poisoned_in_between():
     device = Device(lambda i: 0.003)
-    sampler = sampler_of(device)
-    sampler.prepare()
+    sampler = prepared(device)
     assert device.history[:5] == ["poison", 0, 1, 2, "verify 3"]
     assert device.history[-1] == "poison"
     sampler.sample()
@@ -140,8 +150,7 @@ def test_results_are_verified_before_and_after_and_poisoned_in_between():
 
 def test_only_results_that_were_written_are_verified():
     device = Device(lambda i: 0.3, sets=7)
-    sampler = sampler_of(device)
-    sampler.prepare()
+    sampler = prepared(device)
     sampler.sample()
     sampler.finish()
     assert device.history[-1] == "verify 1"
@@ -151,7 +160,7 @@ def test_only_results_that_were_written_are_verified():
 def test_a_wrong_result_is_an_error(verifications):
     device = Device(lambda i: 0.003)
     device.wrong_after = verifications
-    sampler = sampler_of(device)
+    sampler = Sampler(device, device, device)
     if verifications:
         sampler.prepare()
         sampler.sample()
@@ -159,9 +168,175 @@ def test_a_wrong_result_is_an_error(verifications):
         sampler.finish() if verifications else sampler.prepare()
 
 
-def test_the_device_is_warm_before_the_first_sample():
-    device = Device(lambda i: 0.01 if i < 5 else 0.001)
-    sampler = sampler_of(device)
-    sampler.prepare()
-    assert device.clock >= timing.WARM_UP_SECONDS
-    assert sampler.plan.launches_per_batch == 4  # planned by the warm device's speed
+class TestWarmUp:
+    def test_lasts_until_the_clocks_have_settled(self):
+        """The first launches of a process are its fastest, by 6 %."""
+        device = Device(lambda i: 0.001 * (1 - 0.06 * 0.98**i))
+        sampler = prepared(device)
+        assert sampler.settled
+        assert sampler.sample().seconds == pytest.approx(0.001, rel=timing.SETTLED_WITHIN)
+
+    def test_is_short_where_nothing_changes(self):
+        device = Device(lambda i: 0.001)
+        sampler = prepared(device)
+        assert sampler.settled
+        assert device.clock < 0.2
+
+    def test_ends_where_the_clocks_never_settle(self):
+        device = Device(lambda i: 0.3 * 1.01**i)
+        sampler = prepared(device)
+        assert not sampler.settled
+        warm_up = len(device.launched()) - device.sets - 1  # but verification and estimate
+        assert (warm_up - 1) * 0.3 < timing.WARM_UP_CAP_SECONDS
+
+    def test_s_samples_are_not_among_the_samples(self):
+        sampler = prepared(Device(lambda i: 0.001))
+        assert sampler.samples == []
+        assert sampler.spent_seconds == 0
+
+    @pytest.mark.parametrize(("cold", "launches"), [(0.01, 10), (0.0001, 300)])
+    def test_gives_the_speed_that_samples_are_planned_by(self, cold, launches):
+        sampler = prepared(Device(lambda i: cold if i < launches else 0.00095))
+        assert sampler.plan == Plan.of(0.00095, 3)
+
+
+class TestStopping:
+    def sampled(self, *costs, rounds):
+        """Samplers of launches that take ``costs``, after ``rounds`` in turn."""
+        samplers = []
+        for cost in costs:
+            device = Device(lambda i: 0.001)
+            samplers.append(prepared(device))
+            device.cost = cost
+        for _ in range(rounds):
+            for sampler in samplers:
+                sampler.sample()
+        return samplers
+
+    @pytest.mark.parametrize(
+        ("rounds", "reason"),
+        [(timing.ENOUGH_SAMPLES - 1, None), (timing.ENOUGH_SAMPLES, "precision")],
+    )
+    def test_enough_samples_that_agree_are_precise(self, rounds, reason):
+        samplers = self.sampled(lambda i: 0.001, lambda i: 0.001, rounds=rounds)
+        assert reason_to_stop(samplers, 10.0) == reason
+
+    def test_slower_samples_do_not_matter(self):
+        """The low end is met three times; disturbances after it change nothing."""
+        (sampler,) = self.sampled(lambda i: 0.001, rounds=3)
+        sampler._workload.cost = lambda i: 0.0012
+        for _ in range(timing.ENOUGH_SAMPLES - 3):
+            sampler.sample()
+        assert reason_to_stop([sampler], 10.0) == "precision"
+        assert low_end(sampler.samples) == pytest.approx(0.001)
+
+    def test_one_that_drifts_keeps_all_going(self):
+        def drift(i):
+            return 0.001 * 1.0001**i
+
+        samplers = self.sampled(lambda i: 0.001, drift, rounds=timing.MAX_SAMPLES - 1)
+        assert reason_to_stop(samplers, 10.0) is None
+        for sampler in samplers:
+            sampler.sample()
+        assert reason_to_stop(samplers, 10.0) == "count"
+
+    @pytest.mark.parametrize("seconds", [0.001, 5.0])
+    def test_the_time_cap_spares_the_least_number_of_samples(self, seconds):
+        samplers = self.sampled(lambda i: seconds, rounds=timing.MIN_SAMPLES - 1)
+        assert reason_to_stop(samplers, 0.01) is None
+        samplers[0].sample()
+        assert reason_to_stop(samplers, 0.01) == "time"
+        assert len(samplers[0].samples) == timing.MIN_SAMPLES
+
+
+class TestCycles:
+    @pytest.fixture(autouse=True)
+    def cupy(self, monkeypatch):
+        cupy = ModuleType("cupy")
+        cupy.asnumpy = np.asarray
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+
+    def test_are_those_of_most_sms_wherever_the_blocks_landed(self):
+        start = np.array([[0, 1000], [1, 5000], [2, 10], [3, 0]])
+        end = np.array([[3, 303], [2, 310], [5, 7], [1, 5301]])
+        assert clock.cycles_between(start, end) == 301
+
+    def test_of_few_sms_are_an_error(self):
+        start = np.array([[0, 1], [1, 1], [2, 1], [3, 1]])
+        end = np.array([[0, 9], [4, 9], [5, 9], [6, 9]])
+        with pytest.raises(clock.ClockError, match="only 1 SMs were read twice"):
+            clock.cycles_between(start, end)
+
+    @pytest.mark.parametrize("mhz", [0, 100, 2100])
+    def test_that_do_not_fit_the_seconds_are_an_error(self, mhz):
+        sampler = prepared(Device(lambda i: 0.001))
+        sampler._stream.mhz = mhz
+        with pytest.raises(clock.ClockError, match=rf"would be a clock of {mhz} MHz.*1980 MHz"):
+            sampler.sample()
+
+    def test_need_no_highest_clock(self):
+        """Some GPUs do not report it."""
+        device = Device(lambda i: 0.001, mhz=3000)
+        device.max_sm_mhz = None
+        assert prepared(device).sample().cycles == pytest.approx(3e6)
+
+
+class Cuda(ModuleType):
+    """CUDA whose every event and kernel takes one second, in the order that they are queued."""
+
+    def __init__(self):
+        super().__init__("cupy")
+        self.now = 0
+        self.cuda = self
+        self.int64 = np.int64
+        self.empty = np.empty
+        self.asnumpy = np.asarray
+
+    def Device(self):  # noqa: N802
+        self.attributes = {"MultiProcessorCount": 2}
+        return self
+
+    def RawModule(self, code):  # noqa: N802
+        self.code = code
+        return self
+
+    def get_function(self, name):
+        assert f"{name}(" in self.code
+
+        def read_counters(grid, block, args):
+            self.now += 1
+            args[0][...] = [[sm, 100 * self.now] for sm in range(*grid)]
+
+        return read_counters
+
+    def Stream(self, non_blocking):  # noqa: N802
+        return self
+
+    def Event(self):  # noqa: N802
+        cuda = self
+
+        class Event:
+            def record(self):
+                cuda.now += 1
+                self.time = cuda.now
+
+            def synchronize(self):
+                pass
+
+        return Event()
+
+    @staticmethod
+    def get_elapsed_time(start, end):
+        return 1000.0 * (end.time - start.time)
+
+
+def test_reading_the_counters_is_not_in_the_seconds(monkeypatch):
+    cuda = Cuda()
+    monkeypatch.setitem(sys.modules, "cupy", cuda)
+    stream = timing.CudaStream()
+    start = stream.mark()
+    cuda.now += 10
+    end = stream.mark()
+    elapsed = stream.elapsed(start, end)
+    assert elapsed.seconds == 11  # the work, and the end's first event
+    assert elapsed.cycles == 100 * 13  # its readings and events too

@@ -1,0 +1,377 @@
+"""``python -m benchmarks calibrate``: how often the gate is wrong.
+
+Processes of one and the same build take turns, and every two of them are compared as the gate
+compares base and head: what it calls slower is a false alarm. Some processes also take samples that
+a spinning kernel has slowed down by a known share: what the gate does not call slower is a miss.
+
+N processes give N(N-1)/2 comparisons of the whole gate. Each comparison that takes a second pair of
+processes takes one that shares no process with the first. Comparisons that share a process are not
+independent; the intervals take them as if they were.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from . import builds, gpu
+from .checkout import LADDER
+from .distributions import clopper_pearson
+from .gate import BENCHMARKS, Benchmark
+from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
+from .verdict import Comparison, Samples, Verdict, compare, settle
+
+SHARES = (0.005, 0.01, 0.02, 0.05)
+"""The slowdowns that are planted, as shares of the time."""
+
+PLANTED_VERSIONS = tuple(LADDER)[-2:]
+PLANTED_PROBLEMS = (
+    "256x256x256",
+    "512x512x512",
+    "1024x1024x1024",
+    "2048x2048x2048",
+    "4096x4096x4096",
+)
+ASV_FACTORS = (1.05, 1.1)
+"""The factors that plain ``asv continuous`` is asked with; 1.1 is its default."""
+
+FURTHER_BENCHMARKS = [
+    (version, problem)
+    for version in PLANTED_VERSIONS
+    for problem in PLANTED_PROBLEMS
+    if (version, problem) not in BENCHMARKS
+]
+"""What is calibrated beside all that the gate compares."""
+
+UNDECIDED = (Verdict.AMBIGUOUS, Verdict.NO_MEASUREMENT)
+MIN_PROCESSES = 4  # two pairs
+MIN_PLANTED = 3  # two, should the first one be compared with the second
+Pair = tuple[int, int]
+
+
+def add_parser(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "calibrate",
+        help="how often the gate is wrong, on this GPU",
+        description="Compares identical and slowed-down code as the gate does; prints error rates.",
+    )
+    command.add_argument(
+        "--processes", type=int, default=12, metavar="N", help="default: %(default)s"
+    )
+    command.add_argument(
+        "--planted",
+        type=int,
+        default=8,
+        metavar="N",
+        help="how many of them also take slowed-down samples (default: %(default)s)",
+    )
+    command.add_argument("--samples", metavar="FILE", help="keep the samples, as JSON Lines")
+    command.add_argument(
+        "--from",
+        dest="recorded",
+        nargs="+",
+        metavar="FILE",
+        help="judge samples kept before, of one run per file, instead of taking any",
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+Recorded = list[dict[float, Samples]]
+"""What each process has sampled of one benchmark, by planted share; nothing if it failed."""
+
+
+@dataclass
+class Session:
+    """What one run has recorded."""
+
+    environment: dict[str, Any]
+    recorded: dict[Benchmark, Recorded] = field(default_factory=dict)
+
+
+@dataclass
+class Rate:
+    """How many trials of how many went one way; both add up over sessions."""
+
+    hits: int = 0
+    trials: int = 0
+
+    def count(self, hit: bool) -> None:
+        self.hits += hit
+        self.trials += 1
+
+    def document(self) -> dict[str, Any]:
+        if not self.trials:
+            return {"hits": 0, "trials": 0, "rate": None, "interval": None}
+        interval = clopper_pearson(self.hits, self.trials)
+        return {
+            "hits": self.hits,
+            "trials": self.trials,
+            "rate": self.hits / self.trials,
+            "interval": interval,
+        }
+
+
+@dataclass
+class Judged:
+    """What the gate, and asv by each factor, have called slower; ``undecided`` what the gate could
+    not tell."""
+
+    gate: Rate = field(default_factory=Rate)
+    undecided: Rate = field(default_factory=Rate)
+    asv: dict[float, Rate] = field(default_factory=lambda: {f: Rate() for f in ASV_FACTORS})
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "slower": self.gate.document(),
+            "undecided": self.undecided.document(),
+            "asv_continuous": {str(factor): rate.document() for factor, rate in self.asv.items()},
+        }
+
+
+@dataclass
+class Calibration:
+    """The rates, of all sessions together; a share of 0 is identical code."""
+
+    gates: Judged = field(default_factory=Judged)
+    benchmarks: dict[tuple[str, str, float], Judged] = field(default_factory=dict)
+
+    def of(self, version: str, problem: str, share: float) -> Judged:
+        return self.benchmarks.setdefault((version, problem, share), Judged())
+
+
+def run(options: argparse.Namespace) -> int:
+    """Sample, judge and print; 0, or an error that says why there are no rates."""
+    if options.recorded:
+        sessions = [read(Path(path)) for path in options.recorded]
+    else:
+        if options.processes < MIN_PROCESSES:
+            raise ValueError(f"--processes: {MIN_PROCESSES} at least, found {options.processes}")
+        if 0 < options.planted < MIN_PLANTED:
+            raise ValueError(f"--planted: none or {MIN_PLANTED} at least, found {options.planted}")
+        sessions = [sample(options.processes, options.planted, options.samples)]
+    calibration = Calibration()
+    for session in sessions:
+        judge(session, calibration)
+    result = document(calibration, sessions)
+    if options.json:
+        print(json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False))
+    else:
+        _print_table(result)
+    return 0
+
+
+def sample(processes: int, planted: int, keep: str | None) -> Session:
+    """Take the samples of every benchmark in so many processes, of which the first so many are
+    slowed down too; write them to the file ``keep`` as they come."""
+    if gpu.find() is None:
+        raise gpu.NoGpuError("there is no GPU, and only there the gate can be calibrated")
+    build = builds.of_checkout(sys.executable)
+    with ExitStack() as stack:
+        file = stack.enter_context(open(keep or os.devnull, "w"))
+        running = [
+            stack.enter_context(SamplingProcess(build, SHARES if i < planted else ()))
+            for i in range(processes)
+        ]
+        get_ready(running)
+        start = time.monotonic()
+        session = Session(
+            {
+                **running[0].environment,
+                "date": time.strftime("%Y-%m-%d", time.gmtime()),
+                "processes": processes,
+                "planted": planted,
+            }
+        )
+        print(json.dumps(session.environment), file=file)
+        for version, problem in _progress([*BENCHMARKS, *FURTHER_BENCHMARKS]):
+            is_planted = version in PLANTED_VERSIONS and problem in PLANTED_PROBLEMS
+            taken = take_turns(running, version, problem, planted=is_planted)
+            for failure in taken:
+                if isinstance(failure, Failure):
+                    print(f"{version} at {problem}: {failure.reason}", file=sys.stderr)
+            session.recorded[version, problem] = [_samples(outcome) for outcome in taken]
+            print(
+                _line(version, problem, session.recorded[version, problem]), file=file, flush=True
+            )
+        seconds = {"gpu_seconds": round(time.monotonic() - start)}
+        print(json.dumps(seconds), file=file)
+        session.environment |= seconds
+    return session
+
+
+def read(path: Path) -> Session:
+    """The session that ``sample`` has kept."""
+    environment, *lines = map(json.loads, path.read_text().splitlines())
+    session = Session(environment)
+    for line in lines:
+        if "gpu_seconds" in line:
+            session.environment |= line
+            continue
+        session.recorded[line["version"], line["problem"]] = [
+            {float(share): Samples(*series) for share, series in process.items()}
+            for process in line["processes"]
+        ]
+    return session
+
+
+def _progress(benchmarks: Sequence[Benchmark]) -> Iterable[Benchmark]:
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(benchmarks, "measuring", console=Console(stderr=True), transient=True)
+
+
+def _samples(outcome: Outcome) -> dict[float, Samples]:
+    if isinstance(outcome, Failure):
+        return {}
+    return {share: Samples(series.seconds, series.cycles) for share, series in outcome.items()}
+
+
+def _line(version: str, problem: str, recorded: Recorded) -> str:
+    processes = [
+        {
+            str(share): [[_rounded(value) for value in series] for series in astuple(samples)]
+            for share, samples in process.items()
+        }
+        for process in recorded
+    ]
+    return json.dumps({"version": version, "problem": problem, "processes": processes})
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.7g}")
+
+
+def judge(session: Session, calibration: Calibration) -> None:
+    """Add what the gate, and asv, say of every two processes of a session."""
+    count = max(len(recorded) for recorded in session.recorded.values())
+    for pair, other in _two_pairs(count):
+        alarms = []
+        for (version, problem), recorded in session.recorded.items():
+            verdict = _gate(recorded, pair, other, 0.0)
+            asv = _asv(recorded, pair, 0.0)
+            _count(calibration.of(version, problem, 0.0), verdict, asv)
+            if (version, problem) in BENCHMARKS:
+                alarms.append((verdict, asv))
+        verdicts, asvs = zip(*alarms, strict=True)
+        whole = next((v for v in (Verdict.SLOWER, *UNDECIDED) if v in verdicts), Verdict.SAME)
+        any_asv = {factor: any(asv[factor] for asv in asvs) for factor in ASV_FACTORS}
+        _count(calibration.gates, whole, any_asv)
+
+        for base, head in (pair, pair[::-1]):
+            for (version, problem), recorded in session.recorded.items():
+                for share in recorded[head].keys() - {0.0}:
+                    heads = [i for i, process in enumerate(recorded) if share in process]
+                    if len(heads) < MIN_PLANTED:
+                        continue
+                    again = _another(len(recorded), heads, base, head)
+                    verdict = _gate(recorded, (base, head), again, share)
+                    asv = _asv(recorded, (base, head), share)
+                    _count(calibration.of(version, problem, share), verdict, asv)
+
+
+def _two_pairs(count: int) -> Iterator[tuple[Pair, Pair]]:
+    """Every two of so many processes, base and head, and the two that are compared where those
+    leave it open. Each process is base about as often as head."""
+    pairs = [(i, j) if (i + j) % 2 else (j, i) for i, j in combinations(range(count), 2)]
+    for position, pair in enumerate(pairs):
+        middle = position + len(pairs) // 2
+        candidates = (pairs[(middle + step) % len(pairs)] for step in range(len(pairs)))
+        yield pair, next(other for other in candidates if not {*pair} & {*other})
+
+
+def _another(count: int, heads: Sequence[int], base: int, head: int) -> Pair:
+    """A base and a slowed-down head that are not those given."""
+    after = heads.index(head) + 1
+    other_head = next(i for i in (*heads[after:], *heads) if i not in (base, head))
+    others = ((other_head + step) % count for step in range(1, count))
+    return next(i for i in others if i not in (base, head)), other_head
+
+
+def _gate(recorded: Recorded, first: Pair, second: Pair, share: float) -> Verdict:
+    def compared(pair: Pair) -> Comparison:
+        base, head = recorded[pair[0]].get(0.0), recorded[pair[1]].get(share)
+        if base is None or head is None:
+            return Comparison(Verdict.NO_MEASUREMENT)
+        return compare(base, head, len(BENCHMARKS))
+
+    return settle(compared(first), lambda: compared(second)).verdict
+
+
+def _asv(recorded: Recorded, pair: Pair, share: float) -> dict[float, bool]:
+    """Whether ``asv continuous`` calls the head slower, by factor: by medians, if asv's own test
+    finds the samples to differ."""
+    from asv._stats import is_different
+    from asv_runner.statistics import compute_stats
+
+    base, head = recorded[pair[0]].get(0.0), recorded[pair[1]].get(share)
+    if base is None or head is None:
+        return dict.fromkeys(ASV_FACTORS, False)
+    ratio = median(head.seconds) / median(base.seconds)
+    if ratio <= min(ASV_FACTORS):
+        return dict.fromkeys(ASV_FACTORS, False)
+    both = [list(samples.seconds) for samples in (base, head)]
+    differ = is_different(*both, *(compute_stats(samples, 1)[1] for samples in both))
+    return {factor: bool(differ and ratio > factor) for factor in ASV_FACTORS}
+
+
+def _count(judged: Judged, verdict: Verdict, asv: Mapping[float, bool]) -> None:
+    judged.gate.count(verdict is Verdict.SLOWER)
+    judged.undecided.count(verdict in UNDECIDED)
+    for factor, slower in asv.items():
+        judged.asv[factor].count(slower)
+
+
+def document(calibration: Calibration, sessions: Sequence[Session]) -> dict[str, Any]:
+    """The JSON document."""
+    return {
+        "schema": "benchmarks/calibrate/1",
+        "command": "calibrate",
+        "environment": [session.environment for session in sessions],
+        "benchmarks_of_a_gate": len(BENCHMARKS),
+        "gates": calibration.gates.document(),
+        "rows": [
+            {"version": version, "problem": problem, "share": share, **judged.document()}
+            for (version, problem, share), judged in sorted(calibration.benchmarks.items())
+        ],
+    }
+
+
+def _print_table(result: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    gates = result["gates"]
+    table = Table(
+        title=f"called slower, of comparisons of processes, on {result['environment'][0]['gpu']}",
+        caption=f"whole gates of identical code called slower: {cell(gates['slower'])}, "
+        f"undecided: {cell(gates['undecided'])}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("version", "problem", "slowed down by"):
+        table.add_column(heading)
+    factors = [f"asv continuous, {factor}" for factor in ASV_FACTORS]
+    for heading in ("gate", "undecided", *factors):
+        table.add_column(heading, justify="right")
+    for row in result["rows"]:
+        rates = (row["slower"], row["undecided"], *row["asv_continuous"].values())
+        share = f"{row['share']:.1%}" if row["share"] else "identical code"
+        table.add_row(row["version"], row["problem"], share, *map(cell, rates))
+    Console().print(table)
+
+
+def cell(rate: Mapping[str, Any]) -> str:
+    """A rate with its trials and interval, as tables show it."""
+    if not rate["trials"]:
+        return "–"
+    low, high = rate["interval"]
+    return f"{rate['hits']}/{rate['trials']} ({low:.1%}–{high:.1%})"

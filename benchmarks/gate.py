@@ -1,0 +1,227 @@
+"""``python -m benchmarks gate``: whether a commit is slower than another one.
+
+Both are built, and what is not the same binary is sampled in turns on one GPU; ``verdict`` holds
+the rule. ``--static`` compares what the compiler says of both instead. The answer is one summary in
+Markdown, fit for a comment on a pull request.
+
+Exit status: 0 nothing is slower, 1 something is slower or wrong, 2 it cannot be told.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import expm1
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from . import builds, gpu
+from .builds import Build
+from .causes import why_slower
+from .checkout import LADDER
+from .child import Record
+from .gate_report import Report, Row
+from .problems import PROBLEMS
+from .resources import ARCHITECTURES
+from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
+from .verdict import Samples, Verdict, combine, compare, is_settled
+
+STATIC_SERIES = {"registers": "registers", "spill_bytes": "bytes spilled", "shared_bytes": "bytes"}
+"""What the compiler reports, fewer being better, and its unit."""
+
+Benchmark = tuple[str, str]
+"""Version and problem."""
+
+BENCHMARKS = [
+    (name, problem.name)
+    for name, version in LADDER.items()
+    for problem in PROBLEMS.values()
+    if problem.b_layout == "native" or version.b_layout == "row"  # else it is the native product
+]
+"""All that is compared."""
+
+
+def add_parser(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "gate",
+        help="whether a commit is slower than another one",
+        description="Builds two commits, samples them in turns on one GPU and compares them.",
+    )
+    command.add_argument("base", metavar="BASE", help="the commit to compare with")
+    command.add_argument("head", metavar="HEAD", help="the commit that may be slower")
+    command.add_argument(
+        "--static",
+        action="store_true",
+        help="compare registers, spills and shared memory alone, on any machine",
+    )
+    command.add_argument(
+        "--accept", metavar="REASON", help="why a slowdown is wanted: it is then no failure"
+    )
+    command.add_argument("--markdown", metavar="FILE", help="write the summary to a file too")
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare and print; the exit status."""
+    try:
+        base, head = builds.resolve(options.base), builds.resolve(options.head)
+        report = (compare_static if options.static else compare_speed)(base, head)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        _write(options.markdown, f"### Gate: nothing could be told\n\n{error}\n")
+        raise
+    report.accept((options.accept or "").strip())
+    summary = report.markdown()
+    _write(options.markdown, summary)
+    if options.json:
+        print(json.dumps(report.document(), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print(summary, end="")
+    return report.status()
+
+
+def _write(path: str | None, summary: str) -> None:
+    if path is not None:
+        Path(path).write_text(summary)
+
+
+def compare_speed(base: str, head: str) -> Report:
+    """Compare the speed of two commits; raises BuildError, NoGpuError, GpuBusyError or
+    SamplingError where nothing can be told."""
+    report = Report("speed", base, head)
+    if builds.same_sources(base, head):
+        report.rows = [Row(*benchmark, Verdict.SAME_BINARY) for benchmark in BENCHMARKS]
+        return report
+    device = gpu.find()
+    architectures = ["sm_{}{}".format(*device.compute_capability)] if device else ARCHITECTURES
+    pair = builds.build([base, head])
+    before, after = (_fingerprints(build, architectures) for build in pair)
+    untimed = {name: _verdict_untimed(before[name], after[name]) for name in LADDER}
+    if device is not None:
+        untimed |= {
+            name: (Verdict.NOT_COMPARABLE, "needs compute capability {}.{}".format(*needed))
+            for name, version in LADDER.items()
+            if device.compute_capability < (needed := version.min_compute_capability)
+        }
+    timed = [benchmark for benchmark in BENCHMARKS if not untimed[benchmark[0]]]
+    if timed and device is None:
+        raise gpu.NoGpuError(
+            f"there is no GPU, and {', '.join(dict(timed))} changed: their speed cannot be compared"
+        )
+    found = measure(report, pair, timed) if timed else {}
+    for benchmark in BENCHMARKS:
+        verdict = untimed[benchmark[0]]
+        report.rows.append(Row(*benchmark, *verdict) if verdict else found[benchmark])
+    for name in dict.fromkeys(row.version for row in report.slower()):
+        report.causes[name] = why_slower(name, pair, (before[name], after[name]))
+    return report
+
+
+def compare_static(base: str, head: str) -> Report:
+    """Compare what the compiler reports of two commits, where any change is exact."""
+    report = Report("registers, spills and shared memory", base, head)
+    if builds.same_sources(base, head):
+        report.rows = [Row(name, "", Verdict.SAME_BINARY) for name in LADDER]
+        return report
+    pair = builds.build([base, head])
+    before, after = (_fingerprints(build, ARCHITECTURES) for build in pair)
+    for name in LADDER:
+        failed = [_verdict_untimed(before[name], after[name])]
+        if failed[0] and failed[0][0] is not Verdict.SAME_BINARY:
+            report.rows.append(Row(name, "", *failed[0]))
+            continue
+        for arch in ARCHITECTURES:
+            for series, unit in STATIC_SERIES.items():
+                old, new = (r[name]["resources"][arch][series] for r in (before, after))
+                verdict = Verdict.SAME
+                if new != old:
+                    verdict = Verdict.WORSE if new > old else Verdict.BETTER
+                what = f"{arch} {series.replace('_', ' ')}"
+                report.rows.append(Row(name, what, verdict, "", old, new, unit))
+    return report
+
+
+def _fingerprints(build: Build, architectures: Sequence[str]) -> dict[str, Record]:
+    return build.ask("fingerprint", [str(build.folder), *architectures], list(LADDER))
+
+
+def _verdict_untimed(before: Record, after: Record) -> tuple[Verdict, str] | None:
+    """The verdict on a version that is not timed, and why; None if it must be."""
+    if reason := after.get("error"):
+        return Verdict.NO_MEASUREMENT, f"head: {reason}"
+    if reason := after.get("skip"):
+        return Verdict.NOT_COMPARABLE, f"head: {reason}"
+    if reason := before.get("error") or before.get("skip"):
+        return Verdict.NOT_COMPARABLE, f"base: {reason}"
+    if before["fingerprint"] == after["fingerprint"]:
+        return Verdict.SAME_BINARY, ""
+    return None
+
+
+def measure(
+    report: Report, pair: Sequence[Build], benchmarks: Sequence[Benchmark]
+) -> dict[Benchmark, Row]:
+    """Sample base and head in turns; what a first pair of processes leaves open, again in a fresh
+    pair. Notes in the report where it was measured, and for how long."""
+    base, head = pair
+    first: dict[Benchmark, Row] = {}
+    for benchmark, (before, after) in _sample(report, (base, head), benchmarks):
+        first[benchmark] = judge(benchmark, before, after, len(benchmarks))
+    again = [benchmark for benchmark, row in first.items() if not _is_settled(row)]
+    found = dict(first)
+    if again:  # head first this time
+        for benchmark, (after, before) in _sample(report, (head, base), again):
+            second = judge(benchmark, before, after, len(benchmarks))
+            found[benchmark] = _combined(first[benchmark], second)
+    return found
+
+
+def _sample(
+    report: Report, pair: Sequence[Build], benchmarks: Sequence[Benchmark]
+) -> Iterator[tuple[Benchmark, list[Outcome]]]:
+    with SamplingProcess(pair[0]) as one, SamplingProcess(pair[1]) as other:
+        get_ready([one, other])
+        report.environment = one.environment
+        for benchmark in report.timed(benchmarks):
+            yield benchmark, take_turns([one, other], *benchmark)
+
+
+def judge(benchmark: Benchmark, before: Outcome, after: Outcome, benchmarks: int) -> Row:
+    """The verdict of one pair of processes."""
+    version, problem = benchmark
+    if isinstance(after, Failure):
+        verdict = Verdict.WRONG if after.wrong else Verdict.NO_MEASUREMENT
+        return Row(version, problem, verdict, f"head: {after.reason}")
+    if isinstance(before, Failure):
+        verdict = Verdict.NOT_COMPARABLE if before.wrong else Verdict.NO_MEASUREMENT
+        return Row(version, problem, verdict, f"base: {before.reason}")
+    old, new = before[0.0], after[0.0]
+    comparison = compare(
+        Samples(old.seconds, old.cycles), Samples(new.seconds, new.cycles), benchmarks
+    )
+    row = Row(version, problem, comparison.verdict, comparison.detail)
+    flops = PROBLEMS[problem].flops
+    row.before, row.after = (flops / median(s.seconds) / 1e9 for s in (old, new))
+    row.unit = "GFLOPS"
+    row.comparison = comparison
+    row.samples = [{"base": asdict(old), "head": asdict(new)}]
+    return row
+
+
+def _is_settled(row: Row) -> bool:
+    return row.comparison is None or is_settled(row.comparison)
+
+
+def _combined(first: Row, second: Row) -> Row:
+    """The verdict of two pairs of processes: GFLOPS and samples of both."""
+    if first.comparison is None or second.comparison is None:
+        return second
+    comparison = combine(first.comparison, second.comparison)
+    row = Row(first.version, first.problem, comparison.verdict, comparison.detail)
+    row.before, row.after = first.before, first.after
+    if comparison.seconds is not None and first.before is not None:
+        row.after = first.before * (1 + expm1(-comparison.seconds.estimate))
+    row.unit = first.unit
+    row.comparison = comparison
+    row.samples = first.samples + second.samples
+    return row

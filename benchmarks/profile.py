@@ -1,0 +1,345 @@
+"""``python -m benchmarks profile``: what the warps of every version wait for.
+
+Nsight Compute runs one product of each version in a process of its own (see ``child``) and reads
+the GPU's counters. From its figures follow the share of the warps' time that each stall reason
+takes, how busy the pipes are, and the bottleneck.
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import child, gpu
+from .checkout import LADDER
+from .problems import PROBLEMS
+
+CUBLAS = "cublas"
+SUBJECTS = (*LADDER, CUBLAS)
+PROBLEM = PROBLEMS["4096x4096x4096"]
+TIMEOUT_SECONDS = 300.0
+
+DURATION = "gpu__time_duration.sum"
+PIPES = {
+    "issue": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "fma": "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
+    "lsu": "sm__inst_executed_pipe_lsu.avg.pct_of_peak_sustained_active",
+    "shared_memory": "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_elapsed",
+    "l1": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "l2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+}
+"""What is busy for which share of the time: schedulers that issue, execution pipes, memories."""
+
+RATES = {
+    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "l1_hit_rate": "l1tex__t_sector_hit_rate.pct",
+    "l2_hit_rate": "lts__t_sector_hit_rate.pct",
+}
+COUNTS = {
+    "shared_memory_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+}
+
+STALLS = {
+    reason: f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
+    for reason in (
+        "barrier",
+        "branch_resolving",
+        "dispatch_stall",
+        "drain",
+        "imc_miss",
+        "lg_throttle",
+        "long_scoreboard",
+        "math_pipe_throttle",
+        "membar",
+        "mio_throttle",
+        "misc",
+        "no_instruction",
+        "not_selected",
+        "selected",
+        "short_scoreboard",
+        "sleeping",
+        "tex_throttle",
+        "wait",
+    )
+}
+"""How many warps, on average, are in that state when a scheduler issues. Named one by one, as some
+GPUs have parts of these under longer names, which must not count twice."""
+
+_READY = ("selected", "not_selected")  # the warp could issue: it waits for nothing
+_SECONDS = {"s": 1.0, "second": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "nsecond": 1e-9}
+CAUSES = {
+    "long_scoreboard": "global memory",
+    "lg_throttle": "the queue to global memory",
+    "short_scoreboard": "shared memory",
+    "mio_throttle": "the queue to shared memory",
+    "barrier": "the block's other warps, at a barrier",
+    "math_pipe_throttle": "a busy arithmetic pipe",
+    "dispatch_stall": "the dispatcher, held up by registers or pipes",
+    "wait": "the fixed latency of the instruction before",
+    "no_instruction": "instructions",
+    "drain": "stores to memory, at the end",
+}
+OUTSTANDING = 0.25
+"""A stall reason is the bottleneck if it takes this share of the warps' time, and half as much
+again as the next one. Where none does, the stalls are even."""
+
+
+class ProfilerError(RuntimeError):
+    """Nsight Compute is missing, or may not or could not read the counters."""
+
+
+def add_parser(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "profile",
+        help="stall reasons and pipe use of every version, with Nsight Compute",
+        description=f"Profiles one product of each version at {PROBLEM.name} with Nsight Compute.",
+    )
+    command.add_argument(
+        "--version",
+        action="append",
+        choices=SUBJECTS,
+        help="profile this one only; may be repeated (default: the ladder and cuBLAS)",
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Profile and print; raises NoGpuError or ProfilerError where nothing can be told."""
+    device = gpu.find()
+    if device is None:
+        raise gpu.NoGpuError("there is no GPU, and only a GPU can be profiled")
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise ProfilerError("Nsight Compute is not installed: there is no ncu on the PATH")
+    monitor = gpu.Monitor(device)
+    monitor.require_alone(own_processes=0)
+    surroundings = {
+        "gpu": device.name,
+        "compute_capability": "{}.{}".format(*device.compute_capability),
+        "cuda": device.cuda,
+        **monitor.describe(),
+        "nsight_compute": _version(ncu),
+        "clocks": "as they were: not locked",
+        "problem": PROBLEM.name,
+    }
+    rows = [row(subject, _profile(ncu, subject)) for subject in options.version or SUBJECTS]
+    if options.json:
+        document = {
+            "schema": "benchmarks/profile/1",
+            "command": "profile",
+            "environment": surroundings,
+            "rows": rows,
+        }
+        print(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        _print_table(rows, surroundings)
+    return 0
+
+
+def answer(
+    args: Sequence[str], keys: Sequence[str], emit: Callable[[str, child.Record], None]
+) -> None:
+    """What the profiled process does: one product of the subject ``args[0]``, the second, within
+    the range that the profiler looks at."""
+    (subject,) = args
+    (key,) = keys
+    import cupy
+    from cupy.cuda import runtime
+
+    from .products import Operands, random_values
+    from .timing import CudaStream
+
+    with CudaStream() as stream:
+        operands = Operands(PROBLEM, _native_b(subject), random_values(Operands.floats(PROBLEM)))
+        out = cupy.empty((PROBLEM.m, PROBLEM.n), cupy.float32)
+        multiply = _multiply(subject, stream.stream)
+        multiply(operands.a[0], operands.b[0], out)  # compiles and loads
+        runtime.deviceSynchronize()
+        runtime.profilerStart()
+        multiply(operands.a[0], operands.b[0], out)
+        runtime.deviceSynchronize()
+        runtime.profilerStop()
+    emit(key, {})
+
+
+def _native_b(subject: str) -> Any:
+    return "row" if subject == CUBLAS else LADDER[subject].b_layout
+
+
+def _multiply(subject: str, stream: Any) -> Callable[[Any, Any, Any], Any]:
+    if subject == CUBLAS:
+        from .cublas import Cublas
+
+        return Cublas(stream).multiply
+    import sgemm
+
+    return lambda a, b, out: sgemm.matmul(a, b, out=out, version=subject)
+
+
+def _profile(ncu: str, subject: str) -> dict[str, Any]:
+    """The figures of the kernel of one subject, by Nsight Compute's names."""
+    program = [sys.executable, "-P", child.__file__, "profile", json.dumps([[subject], ["done"]])]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log.csv")
+        command = [*profiler(ncu, log), *program]
+        try:
+            finished = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+                env={**os.environ, "LC_ALL": "C"},  # 1,234.5 whatever the language
+            )
+        except subprocess.TimeoutExpired:
+            raise ProfilerError(f"{subject}: no answer within {TIMEOUT_SECONDS:.0f} s") from None
+        output = log.read_text() if log.exists() else ""
+    try:
+        return longest_kernel(output)
+    except ProfilerError as error:
+        said = finished.stderr.strip().splitlines()[-1:]
+        raise ProfilerError("; ".join([f"{subject}: {error}", *said])) from None
+
+
+def profiler(ncu: str, log: Path) -> list[str]:
+    """The command line of Nsight Compute, to be followed by the program's."""
+    groups = (STALLS, PIPES, RATES, COUNTS)
+    metrics = [DURATION, *(metric for group in groups for metric in group.values())]
+    return [
+        ncu,
+        "--clock-control=none",  # the clocks that every other figure is measured at
+        "--profile-from-start=off",
+        "--target-processes=all",
+        f"--metrics={','.join(metrics)}",
+        "--csv",
+        "--page=raw",
+        "--print-units=base",
+        f"--log-file={log}",
+    ]
+
+
+def longest_kernel(output: str) -> dict[str, Any]:
+    """The figures of the kernel that took longest, from what ``ncu --csv --page raw`` printed: a
+    line of names, one of units, and one per kernel; its duration in seconds. Raises ProfilerError
+    if there is none."""
+    if "ERR_NVGPUCTRPERM" in output:
+        raise ProfilerError(
+            "the GPU's performance counters are not permitted (ERR_NVGPUCTRPERM): run as root, or "
+            "have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    lines = output.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    table = [row for row in csv.reader(lines[start:]) if len(row) > 1]
+    if len(table) < 3:
+        errors = [line for line in lines if line.startswith("==ERROR==")]
+        why = errors[0].removeprefix("==ERROR==").strip() if errors else "no kernel was profiled"
+        raise ProfilerError(f"Nsight Compute gave no figures: {why}")
+    names, units, *kernels = table
+    figures = [
+        {name: _number(cell) for name, cell in zip(names, row, strict=True)} for row in kernels
+    ]
+    longest = max(figures, key=lambda kernel: float(kernel[DURATION]))
+    longest[DURATION] *= _SECONDS[units[names.index(DURATION)]]
+    return longest
+
+
+def _number(cell: str) -> Any:
+    """A figure, where the cell is one; NaN, which Nsight Compute prints for none, is None."""
+    if cell.lower() in ("", "nan", "n/a"):
+        return None
+    try:
+        return float(cell.replace(",", ""))
+    except ValueError:
+        return cell
+
+
+def row(subject: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """What a page shows of one subject; shares are fractions of 1."""
+    shares = stall_shares(figures)
+    reason = bottleneck(shares)
+    return {
+        "version": subject,
+        "kernel": figures["Kernel Name"],
+        "seconds": figures[DURATION],
+        "bottleneck": reason.replace("_", " "),
+        "waits_for": CAUSES.get(reason),
+        "stalls": shares,
+        "pipes": {name: _share(figures, metric) for name, metric in PIPES.items()},
+        "rates": {name: _share(figures, metric) for name, metric in RATES.items()},
+        "counts": {name: figures.get(metric) for name, metric in COUNTS.items()},
+    }
+
+
+def _share(figures: Mapping[str, Any], metric: str) -> float | None:
+    percent = figures.get(metric)
+    return None if percent is None else percent / 100
+
+
+def stall_shares(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Reason to its share of the warps' time, the largest first. ``selected`` is the time in which
+    a warp issues, ``not_selected`` that in which it could but another one does."""
+    ratios = {
+        reason: value
+        for reason, metric in STALLS.items()
+        if (value := figures.get(metric)) is not None
+    }
+    total = sum(ratios.values())
+    if not total:
+        raise ProfilerError("Nsight Compute gave no stall reasons")
+    return {
+        reason: value / total
+        for reason, value in sorted(ratios.items(), key=lambda item: item[1], reverse=True)
+    }
+
+
+def bottleneck(shares: Mapping[str, float]) -> str:
+    """The stall reason that stands out, or ``"even"``."""
+    waits = sorted(
+        ((share, reason) for reason, share in shares.items() if reason not in _READY), reverse=True
+    )
+    (first, reason), (second, _) = waits[:2]
+    return reason if first >= OUTSTANDING and first >= 1.5 * second else "even"
+
+
+def _version(ncu: str) -> str:
+    output = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout
+    match = re.search(r"Version (\S+)", output)
+    return match[1] if match else "unknown"
+
+
+def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title="{problem} on {gpu}".format(**surroundings),
+        caption="Nsight Compute {nsight_compute}, driver {driver}; clocks not locked".format(
+            **surroundings
+        ),
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("version")
+    table.add_column("bottleneck")
+    table.add_column("largest shares of the warps' time")
+    for pipe in PIPES:
+        table.add_column(pipe.replace("_", " "), justify="right")
+    for row in rows:
+        largest = list(row["stalls"].items())[:3]
+        table.add_row(
+            row["version"],
+            row["bottleneck"],
+            "\n".join(f"{reason.replace('_', ' ')} {share:.0%}" for reason, share in largest),
+            *("–" if share is None else f"{share:.0%}" for share in row["pipes"].values()),
+        )
+    Console().print(table)

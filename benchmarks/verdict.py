@@ -1,0 +1,195 @@
+"""Whether one commit's kernel is slower than another's: the rule, on samples alone.
+
+Base and head are sampled in two processes that take turns, so that the samples of one round share
+their clocks and temperatures. The rule, for each benchmark:
+
+1. The gap of a round is the logarithm of head's time over base's. Its trimmed mean over the rounds
+   is the estimate, with an interval by Student's t (Tukey and McLaughlin, "Less vulnerable
+   confidence and significance procedures for location", Sankhya A 25, 1963), one-sided, corrected
+   for the number of benchmarks (Bonferroni): the noise that this run itself has shown.
+2. More samples do not average out what differs from process to process, such as where its buffers
+   lie (Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013). The interval
+   therefore includes what was measured of that, and a gap counts from the smallest relevant one
+   on (``Limits``); both are larger for launches of a few microseconds.
+3. A gap in seconds must be confirmed by the cycles of the SMs: beyond their interval too, and by
+   half of the smallest relevant gap. Otherwise the clocks differed, and it is ambiguous.
+4. No gap is "same" only if the run would have shown one that anybody minds; else it is ambiguous.
+5. What is not "same" is measured again in two fresh processes. It is slower, or faster, if both
+   pairs say so. If they disagree, their mean decides between "same" and "ambiguous". Gaps beyond
+   ``CERTAIN``, which no process's luck explains, are not measured again.
+
+``calibrate`` measures how often the rule is wrong.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import copysign, expm1, hypot, isfinite, log
+from statistics import NormalDist, median
+
+from .distributions import t_quantile, trimmed_mean
+
+CERTAIN = 0.05  # as a logarithm of the time, like all gaps
+ERROR_RATE = 0.05  # of one pair of processes, all benchmarks together
+MIN_ROUNDS = 3
+TRIMMED_FROM_ROUNDS = 8  # fewer rounds have none to spare
+ROUNDS_PER_TRIMMED = 5  # one lowest and one highest gap left out per so many
+SHORT_LAUNCH_SECONDS = 40e-6
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``relevant`` is the smallest gap that counts, ``visible`` the one that must not stay hidden,
+    ``between_processes`` the standard deviation of the gap between two processes of one binary."""
+
+    relevant: float
+    visible: float
+    between_processes: float
+
+
+LIMITS = Limits(relevant=0.004, visible=0.01, between_processes=0.0007)
+SHORT_LAUNCH_LIMITS = Limits(relevant=0.02, visible=0.05, between_processes=0.004)
+
+
+class Verdict(Enum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    AMBIGUOUS = "ambiguous"
+    NO_MEASUREMENT = "no measurement"
+    WRONG = "wrong"
+    SAME_BINARY = "same binary"
+    BETTER = "better"
+    WORSE = "worse"
+    NOT_COMPARABLE = "not comparable"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds and SM cycles per launch, one of each per round."""
+
+    seconds: Sequence[float]
+    cycles: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How much longer head takes than base, as a logarithm: an estimate and half of its
+    interval."""
+
+    estimate: float
+    margin: float
+
+    @property
+    def change(self) -> float:
+        """Of the time, as a fraction of base's."""
+        return expm1(self.estimate)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the change."""
+        return expm1(self.estimate - self.margin), expm1(self.estimate + self.margin)
+
+    def mean(self, other: "Gap") -> "Gap":
+        """The mean of two independent gaps."""
+        return Gap((self.estimate + other.estimate) / 2, hypot(self.margin, other.margin) / 2)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The verdict on one benchmark, what it rests on, and in words what the verdict does not say.
+    The gaps are None if there was no measurement."""
+
+    verdict: Verdict
+    seconds: Gap | None = None
+    cycles: Gap | None = None
+    detail: str = ""
+    limits: Limits = LIMITS
+
+
+def compare(base: Samples, head: Samples, benchmarks: int) -> Comparison:
+    """The verdict of one pair of processes on one of so many ``benchmarks``."""
+    series = (base.seconds, head.seconds, base.cycles, head.cycles)
+    rounds = len(base.seconds)
+    if rounds < MIN_ROUNDS or any(len(values) != rounds for values in series):
+        counts = ", ".join(str(len(values)) for values in series)
+        return Comparison(
+            Verdict.NO_MEASUREMENT, detail=f"{MIN_ROUNDS} whole rounds are needed, found {counts}"
+        )
+    if not all(isfinite(value) and value > 0 for values in series for value in values):
+        return Comparison(Verdict.NO_MEASUREMENT, detail="a sample is no positive number")
+    short = median(base.seconds) < SHORT_LAUNCH_SECONDS
+    limits = SHORT_LAUNCH_LIMITS if short else LIMITS
+    seconds = _gap(base.seconds, head.seconds, benchmarks, limits)
+    cycles = _gap(base.cycles, head.cycles, benchmarks, limits)
+    return decide(seconds, cycles, limits)
+
+
+def settle(first: Comparison, again: Callable[[], Comparison]) -> Comparison:
+    """The verdict of a pair of processes and, where it takes one, of a fresh pair (``again``)."""
+    return first if is_settled(first) else combine(first, again())
+
+
+def is_settled(first: Comparison) -> bool:
+    """Whether a first pair of processes needs no second one."""
+    if first.verdict in (Verdict.SAME, Verdict.NO_MEASUREMENT):
+        return True
+    assert first.seconds is not None
+    return first.verdict is not Verdict.AMBIGUOUS and abs(first.seconds.estimate) > CERTAIN
+
+
+def combine(first: Comparison, second: Comparison) -> Comparison:
+    """The verdict of two pairs of processes."""
+    if second.verdict is Verdict.NO_MEASUREMENT:
+        return second
+    assert first.seconds is not None
+    assert first.cycles is not None
+    assert second.seconds is not None
+    assert second.cycles is not None
+    pooled = decide(
+        first.seconds.mean(second.seconds), first.cycles.mean(second.cycles), second.limits
+    )
+    first_was_blind = first.verdict is Verdict.AMBIGUOUS
+    if first.verdict is second.verdict or (first_was_blind and second.verdict is Verdict.SAME):
+        verdict, detail = second.verdict, second.detail
+    elif pooled.verdict is Verdict.SAME or (first_was_blind and pooled.verdict is second.verdict):
+        verdict, detail = pooled.verdict, pooled.detail
+    else:
+        verdict = Verdict.AMBIGUOUS
+        detail = "two pairs of processes disagree: " + " and ".join(
+            f"{pair.change:+.2%}" for pair in (first.seconds, second.seconds)
+        )
+    return Comparison(verdict, pooled.seconds, pooled.cycles, detail, pooled.limits)
+
+
+def decide(seconds: Gap, cycles: Gap, limits: Limits = LIMITS) -> Comparison:
+    """The verdict on a gap in seconds that cycles confirm or do not."""
+
+    def comparison(verdict: Verdict, detail: str = "") -> Comparison:
+        return Comparison(verdict, seconds, cycles, detail, limits)
+
+    size = abs(seconds.estimate)
+    if size <= limits.relevant:
+        if size + seconds.margin < limits.visible:
+            return comparison(Verdict.SAME)
+        why = f"the noise, {seconds.margin:.2%}, could hide a change of {limits.visible:.0%}"
+        return comparison(Verdict.AMBIGUOUS, why)
+    if size <= seconds.margin:
+        why = f"the change, {seconds.change:+.2%}, is within the noise, {seconds.margin:.2%}"
+        return comparison(Verdict.AMBIGUOUS, why)
+    confirmed = copysign(1, seconds.estimate) * cycles.estimate
+    if confirmed <= max(cycles.margin, limits.relevant / 2):
+        changes = f"{seconds.change:+.2%} in seconds but {cycles.change:+.2%} in cycles"
+        why = f"{changes}: the clocks differed"
+        return comparison(Verdict.AMBIGUOUS, why)
+    return comparison(Verdict.SLOWER if seconds.estimate > 0 else Verdict.FASTER)
+
+
+def _gap(base: Sequence[float], head: Sequence[float], benchmarks: int, limits: Limits) -> Gap:
+    gaps = [log(h / b) for b, h in zip(base, head, strict=True)]
+    trim = len(gaps) // ROUNDS_PER_TRIMMED if len(gaps) >= TRIMMED_FROM_ROUNDS else 0
+    estimate, error = trimmed_mean(gaps, trim)
+    confidence = 1 - ERROR_RATE / benchmarks
+    within = t_quantile(confidence, len(gaps) - 2 * trim - 1) * error
+    between = NormalDist().inv_cdf(confidence) * limits.between_processes
+    return Gap(estimate, hypot(within, between))

@@ -1,0 +1,207 @@
+"""``python -m benchmarks calibrate``: the rates, from samples whose noise is known."""
+
+import json
+from itertools import combinations
+from math import exp, log1p
+from random import Random
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import calibrate, gpu
+from benchmarks.calibrate import Calibration, Rate, Session, judge
+from benchmarks.gate import BENCHMARKS
+from benchmarks.turns import Failure, Series
+from benchmarks.verdict import Samples
+
+V4 = calibrate.PLANTED_VERSIONS[-1]
+CUBE = "1024x1024x1024"
+ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.00"}
+
+
+def series(random, planted=0.0, between=0.0006, offset=0.0, seconds=1e-3):
+    process = random.gauss(0, between) + log1p(planted) + offset
+    times = [seconds * exp(process + random.gauss(0, 0.001)) for _ in range(10)]
+    return Samples(times, [time * 1e9 for time in times])
+
+
+def session(processes, benchmarks=((V4, CUBE),), planted=0, **noise):
+    random = Random(1)
+    found = Session(dict(ENVIRONMENT))
+    for benchmark in benchmarks:
+        found.recorded[benchmark] = [
+            {
+                share: series(random, share, **noise)
+                for share in (0.0, *(calibrate.SHARES if i < planted else ()))
+            }
+            for i in range(processes)
+        ]
+    return found
+
+
+def judged(*sessions):
+    calibration = Calibration()
+    for each in sessions:
+        judge(each, calibration)
+    return calibration
+
+
+def test_every_two_processes_are_compared_once():
+    pairs = list(calibrate._two_pairs(7))
+    assert len(pairs) == 7 * 6 / 2
+    assert {frozenset(pair) for pair, _ in pairs} == set(map(frozenset, combinations(range(7), 2)))
+    for pair, other in pairs:
+        assert not {*pair} & {*other}
+    bases = [base for (base, _), _ in pairs]
+    assert all(2 <= bases.count(i) <= 4 for i in range(7))
+
+
+@pytest.mark.parametrize(("base", "head"), [(0, 1), (3, 0), (5, 2)])
+def test_the_second_pair_shares_no_process(base, head):
+    other_base, other_head = calibrate._another(6, [0, 1, 2], base, head)
+    assert other_head in (0, 1, 2)
+    assert len({base, head, other_base, other_head}) == 4
+
+
+def test_identical_code_raises_no_alarm():
+    calibration = judged(session(26, BENCHMARKS[:10]))
+    assert calibration.gates.gate.trials == 325
+    assert calibration.gates.gate.hits <= 1
+    assert calibration.of(*BENCHMARKS[0], 0.0).gate.trials == 325
+
+
+def test_planted_slowdowns_are_found():
+    calibration = judged(session(8, planted=8))
+    rates = [calibration.of(V4, CUBE, share).gate for share in calibrate.SHARES]
+    assert [rate.trials for rate in rates] == [56] * 4
+    half, one, two, five = (rate.hits / rate.trials for rate in rates)
+    assert half >= 0.5
+    assert one >= 0.95
+    assert two == five == 1
+
+
+def test_only_slowed_processes_are_heads_of_planted_comparisons():
+    calibration = judged(session(6, planted=3))
+    assert calibration.of(V4, CUBE, 0.01).gate.trials == 3 * 5
+
+
+def test_asv_misses_what_its_factor_hides():
+    calibration = judged(session(8, planted=8))
+    five = calibration.of(V4, CUBE, 0.05)
+    assert five.asv[1.1].hits == 0
+    assert five.gate.hits == five.gate.trials
+
+    slow = session(4)
+    slow.recorded[V4, CUBE][3] = {0.0: series(Random(2), 0.2)}
+    calibration = judged(slow)
+    assert calibration.of(V4, CUBE, 0.0).asv[1.1].hits > 0
+
+
+def test_one_process_that_differs_is_counted_as_an_alarm_of_the_gate():
+    calm, odd = session(6), session(6)
+    for benchmark in odd.recorded:
+        odd.recorded[benchmark][2:4] = [{0.0: series(Random(3), 0.1)} for _ in range(2)]
+    assert judged(calm).gates.gate.hits == 0
+    assert judged(odd).gates.gate.hits > 0
+    assert judged(calm, odd).gates.gate.trials == 30
+
+
+def test_a_process_without_samples_leaves_its_comparisons_undecided():
+    failed = session(5)
+    failed.recorded[V4, CUBE][0] = {}
+    calibration = judged(failed)
+    assert calibration.of(V4, CUBE, 0.0).undecided.hits >= 4
+    assert calibration.gates.undecided.hits >= 4
+    assert calibration.gates.gate.hits == 0
+
+
+def test_rates_have_exact_intervals():
+    rate = Rate(hits=1, trials=300).document()
+    assert rate["rate"] == pytest.approx(1 / 300)
+    assert rate["interval"] == pytest.approx((0.0000844, 0.018431), abs=1e-6)
+    assert Rate().document()["interval"] is None
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """A GPU whose processes take samples of known noise."""
+    random = Random(5)
+
+    class Process:
+        environment = ENVIRONMENT
+
+        def __init__(self, build, planted):
+            self.planted = planted
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            pass
+
+    def take_turns(processes, version, problem, *, planted):
+        outcomes = []
+        for process in processes:
+            shares = (0.0, *(process.planted if planted else ()))
+            taken = {share: series(random, share) for share in shares}
+            outcomes.append({s: Series(list(x.seconds), list(x.cycles)) for s, x in taken.items()})
+        if version == "v0" and problem == CUBE:
+            outcomes[0] = Failure("no answer within 60 s")
+        return outcomes
+
+    monkeypatch.setattr(gpu, "find", lambda: object())
+    monkeypatch.setattr(calibrate, "SamplingProcess", Process)
+    monkeypatch.setattr(calibrate, "get_ready", lambda processes: None)
+    monkeypatch.setattr(calibrate, "take_turns", take_turns)
+
+
+def run(capsys, *arguments):
+    status = command.main(["calibrate", *arguments])
+    return status, capsys.readouterr()
+
+
+def test_samples_that_were_kept_give_the_same_rates(sampled, capsys, tmp_path):
+    kept = str(tmp_path / "samples.jsonl")
+    status, printed = run(capsys, "--processes", "6", "--planted", "4", "--samples", kept, "--json")
+    assert status == 0
+    live = json.loads(printed.out)
+    assert live["schema"] == "benchmarks/calibrate/1"
+    assert live["gates"]["slower"]["trials"] == 15
+    assert "v0 at 1024x1024x1024: no answer within 60 s" in printed.err
+
+    status, printed = run(capsys, "--from", kept, kept, "--json")
+    assert status == 0
+    twice = json.loads(printed.out)
+    assert twice["gates"]["slower"]["trials"] == 30
+    for once, both in zip(live["rows"], twice["rows"], strict=True):
+        assert both["slower"]["hits"] == 2 * once["slower"]["hits"]
+        assert both["slower"]["trials"] == 2 * once["slower"]["trials"]
+
+
+def test_people_get_a_table(sampled, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, printed = run(capsys, "--processes", "4", "--planted", "4")
+    assert status == 0
+    assert "NVIDIA H200" in printed.out
+    assert "identical code" in printed.out
+    assert "12/12 (73.5%–100.0%)" in printed.out  # 5 % is found by every comparison
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--processes", "3"], "--processes: 4 at least, found 3"),
+        (["--planted", "2"], "--planted: none or 3 at least, found 2"),
+    ],
+)
+def test_too_few_processes_are_refused(capsys, arguments, reason):
+    status, printed = run(capsys, *arguments)
+    assert status == 2
+    assert printed.err == f"python -m benchmarks: {reason}\n"
+
+
+def test_without_a_gpu_there_is_nothing_to_calibrate(capsys, monkeypatch):
+    monkeypatch.setattr(gpu, "find", lambda: None)
+    status, printed = run(capsys)
+    assert status == 2
+    assert "there is no GPU" in printed.err
