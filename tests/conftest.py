@@ -1,6 +1,8 @@
 """Where every property is tested, for which versions, and how many examples Hypothesis tries."""
 
+import importlib.util
 import os
+import shutil
 from functools import cache
 
 import pytest
@@ -25,7 +27,7 @@ settings.load_profile(
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU and CuPy")
     config.addinivalue_line("markers", "alone: needs the GPU to itself, so no other test process")
-    config.addinivalue_line("markers", "slow: more than 20 seconds")
+    config.addinivalue_line("markers", "browser: needs Chromium and Playwright")
 
 
 @pytest.fixture(
@@ -44,11 +46,40 @@ def version(request):
     return request.param
 
 
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium without a window."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # As root, which containers run as, Chromium starts without its sandbox only.
+        chromium = playwright.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("gpu") and (reason := _no_gpu()):
-        if os.environ.get("SGEMM_REQUIRE_GPU") == "1":
-            pytest.fail(f"SGEMM_REQUIRE_GPU=1, but {reason}", pytrace=False)
-        pytest.skip(reason)
+    for marker, variable, missing in (
+        ("gpu", "SGEMM_REQUIRE_GPU", _no_gpu),
+        ("browser", "SGEMM_REQUIRE_BROWSER", _no_browser),
+    ):
+        if item.get_closest_marker(marker) and (reason := missing()):
+            if os.environ.get(variable) == "1":
+                pytest.fail(f"{variable}=1, but {reason}", pytrace=False)
+            pytest.skip(reason)
+
+
+def _chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+@cache
+def _no_browser() -> str | None:
+    """Why no page can be looked at here; None if one can."""
+    if importlib.util.find_spec("playwright") is None:
+        return "Playwright is not installed"
+    return None if _chromium() else "there is no Chromium"
 
 
 @cache

@@ -33,6 +33,17 @@ def test_gpu_tests_without_a_gpu(required, outcome):
     assert ("SGEMM_REQUIRE_GPU=1, but " in run.stdout) == (required == "1")
 
 
+@pytest.mark.parametrize(("required", "outcome"), [("0", "1 skipped"), ("1", "1 error")])
+def test_browser_tests_without_a_browser(required, outcome, tmp_path):
+    """Skipped, with the reason; red where SGEMM_REQUIRE_BROWSER=1 says that there should be one."""
+    test = f"{TESTS / 'test_browser.py'}::test_interleaved_run"
+    run = pytest_run("-rs", test, PATH=str(tmp_path), SGEMM_REQUIRE_BROWSER=required)
+    assert run.returncode == int(required), run.stdout
+    assert outcome in run.stdout
+    assert "there is no Chromium" in run.stdout or "Playwright is not installed" in run.stdout
+    assert ("SGEMM_REQUIRE_BROWSER=1, but " in run.stdout) == (required == "1")
+
+
 @pytest.mark.gpu
 def test_an_illegal_access_is_one_failure(tmp_path):
     """Every later call on that GPU would fail as well: the run stops instead."""
