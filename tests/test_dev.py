@@ -41,14 +41,24 @@ def checkout(tmp_path):
     return project
 
 
-def test_help_names_both_commands():
+def test_help_names_every_command():
     result = run(ROOT, "--help")
     assert result.returncode == 0
-    assert "dev.py site" in result.stdout
-    assert "dev.py test" in result.stdout
+    for command in ("site", "test", "gate", "publish", "gpu"):
+        assert f"dev.py {command}" in result.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["sites"], ["site", "--machines", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["sites"],
+        ["site", "--machines", "x"],
+        ["site", "--missing", "3", "HEAD~3..HEAD"],
+        ["gate", "HEAD"],
+        ["gpu", "0"],
+    ],
+)
 def test_bad_arguments_are_refused(arguments):
     assert run(ROOT, *arguments).returncode == 2
 
@@ -102,6 +112,188 @@ def test_packages_are_pinned_unless_told_otherwise(monkeypatch):
     assert pinned["PIP_CONSTRAINT"] == (ROOT / "constraints.txt").as_uri()
     assert free["PIP_CONSTRAINT"] == ""
     assert pinned["PATH"].split(os.pathsep)[0] == str(ROOT / ".venv" / "bin")
+
+
+@pytest.fixture
+def history(checkout, monkeypatch):
+    """The clone as dev.py's own, with a third commit that changes what is measured and a fourth
+    that does not; gives all four, the oldest first."""
+    (checkout / "kernels" / "v0.cu").write_text("third")
+    git(checkout, "commit", "--all", "--message", "third")
+    (checkout / "README.md").write_text("fourth")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--message", "fourth")
+    monkeypatch.setattr(dev, "ROOT", checkout)
+    return dev.git("log", "--reverse", "--format=%H").split()
+
+
+def record(checkout, machine, commit):
+    folder = checkout / "results" / machine
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "machine.json").touch()
+    (folder / f"{commit[:8]}-virtualenv-py3.12.json").touch()
+
+
+def test_commits_without_results_are_those_that_change_what_is_measured(checkout, history):
+    """Of several commits pushed at once each gets a point, whatever runs were dropped."""
+    first, second, third, _documentation = history
+    assert dev.commits_without_results("h200") == [third, second, first]
+    record(checkout, "h200", second)
+    assert dev.commits_without_results("h200") == [third, first]
+    assert dev.commits_without_results("a100") == [third, second, first]
+
+
+@pytest.fixture
+def asv(monkeypatch):
+    """What asv is called with, and the commits that it is told to measure."""
+    calls = []
+
+    def run(*arguments):
+        hashes = arguments[-1].removeprefix("HASHFILE:")
+        listed = Path(hashes).read_text().split() if hashes != arguments[-1] else []
+        calls.append((arguments, listed))
+        return 0
+
+    monkeypatch.setattr(dev, "run", run)
+    monkeypatch.setattr(dev, "install", lambda *requirements: None)
+    monkeypatch.setattr(dev, "describe_machine", lambda name: None)
+    return calls
+
+
+def test_missing_results_are_measured_the_newest_first(history, asv):
+    _first, second, third, _documentation = history
+    assert dev.site("h200", "HEAD^!", missing=2) == 0
+    (measuring, commits), (publishing, _) = asv
+    assert measuring[:3] == ("-m", "asv", "run")
+    assert measuring[-3:-1] == ("--machine", "h200")
+    assert commits == [third, second]
+    assert publishing == ("-m", "asv", "publish")
+
+
+def test_where_nothing_is_missing_nothing_is_measured(checkout, history, asv):
+    """asv would fail for want of commits."""
+    for commit in history:
+        record(checkout, "h200", commit)
+    assert dev.site("h200", "HEAD^!", missing=2) == 0
+    assert [arguments for arguments, _ in asv] == [("-m", "asv", "publish")]
+
+
+@pytest.fixture
+def gate(monkeypatch, checkout):
+    """Runs ``dev.py gate`` on a branch and a main that has moved on; gives what the instrument's
+    gate was called with, and where the branch began."""
+    monkeypatch.setattr(dev, "ROOT", checkout)
+    monkeypatch.setattr(dev, "install_everything", lambda: False)
+    fork_point = dev.git("rev-parse", "main")
+    git(checkout, "checkout", "-b", "branch")
+    git(checkout, "commit", "--allow-empty", "--message", "on the branch")
+    git(checkout, "checkout", "main")
+    git(checkout, "commit", "--allow-empty", "--message", "on main")
+
+    def gate(*arguments, text="", status=0):
+        calls = []
+
+        def run(*command):
+            calls.append(command)
+            (checkout / "gate.md").write_text("slower")
+            return status
+
+        monkeypatch.setattr(dev, "run", run)
+        monkeypatch.setenv("PULL_REQUEST_TEXT", text)
+        monkeypatch.setattr(dev.sys, "argv", ["dev.py", "gate", *arguments, "main", "branch"])
+        assert dev.main() == status
+        ((module, benchmarks, command, *options),) = calls
+        assert (module, benchmarks, command) == ("-m", "benchmarks", "gate")
+        return options
+
+    gate.fork_point = fork_point
+    return gate
+
+
+def test_the_gate_compares_with_where_the_branch_began(gate):
+    assert gate() == [gate.fork_point, "branch"]
+    assert gate("--static", "--report", "gate.md") == [
+        "--static",
+        "--markdown=gate.md",
+        gate.fork_point,
+        "branch",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Faster by far.\n\nAccept slowdown: exact now\r\nMore.", "exact now"),
+        ("accept slowdown:   --static $(touch x); `y`", "--static $(touch x); `y`"),
+        ("We do not Accept slowdown: never", None),
+        ("Accept slowdown:", None),
+        ("Accept slowdown:\nBut why?", None),
+        ("", None),
+    ],
+)
+def test_a_reason_in_the_pull_request_is_one_argument_and_no_more(gate, text, reason):
+    accepting = [option for option in gate(text=text) if option.startswith("--accept")]
+    assert accepting == ([] if reason is None else [f"--accept={reason}"])
+
+
+def test_a_failing_gate_s_report_is_shown(gate, monkeypatch, tmp_path):
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    gate("--report", "gate.md", status=1)
+    assert summary.read_text() == "slower"
+
+
+@pytest.fixture
+def nvidia_smi(monkeypatch, tmp_path):
+    """Puts a program in place of nvidia-smi that ends with a status, and a GPU beside it."""
+    from benchmarks import gpu
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("a GPU", "0", (9, 0), "13.0"))
+    monkeypatch.setattr(dev, "install", lambda *requirements: None)
+    monkeypatch.setattr(dev, "run", lambda *arguments: 0)
+
+    def install(status):
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\nexit {status}\n")
+        program.chmod(0o755)
+
+    return install
+
+
+def test_a_gpu_that_works(nvidia_smi):
+    nvidia_smi(0)
+    assert dev.check_gpu() == 0
+
+
+@pytest.mark.parametrize("broken", ["no driver", "driver", "no device", "product"])
+def test_a_gpu_that_does_not_work_is_infrastructure(nvidia_smi, monkeypatch, capsys, broken):
+    from benchmarks import gpu
+
+    if broken != "no driver":
+        nvidia_smi(9 if broken == "driver" else 0)
+    if broken == "no device":
+        monkeypatch.setattr(gpu, "find", lambda: None)
+    if broken == "product":
+        monkeypatch.setattr(dev, "run", lambda *arguments: 1)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setattr(dev.sys, "argv", ["dev.py", "gpu"])
+    assert dev.main() == 2
+    captured = capsys.readouterr()
+    assert "::error title=Infrastructure::" in captured.out
+    assert captured.err.startswith("dev.py: infrastructure: ")
+
+
+def test_the_product_of_the_check_is_right():
+    """With NumPy in CuPy's place, on a GPU that nobody uses."""
+    prelude = (
+        "import sys, numpy, types\n"
+        "sys.modules['cupy'] = numpy\n"
+        "from benchmarks import gpu\n"
+        "alone = types.SimpleNamespace(require_alone=lambda own_processes: None)\n"
+        "gpu.find, gpu.Monitor = (lambda: None), (lambda device: alone)\n"
+    )
+    subprocess.run([sys.executable, "-c", prelude + dev.PRODUCT], cwd=ROOT, check=True)
 
 
 @pytest.fixture
@@ -167,6 +359,44 @@ def test_on_a_gpu_the_tests_that_need_it_alone_run_by_themselves(monkeypatch):
     assert "-n" in parallel
     assert "-n" not in alone
     assert alone[-4:] == ("-m", "alone", "-k", "residual")
+
+
+SKIPPING = """
+import pytest
+
+def test_right():
+    pass
+
+@pytest.mark.parametrize("reason", ["needs two GPUs", "there is no usable GPU"])
+def test_skipped(reason):
+    pytest.skip(reason)
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """pytest's report of two skipped tests, one of them with an excuse."""
+    folder = tmp_path_factory.mktemp("skipping")
+    (folder / "test_x.py").write_text(SKIPPING)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=report.xml"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "report.xml"
+
+
+@pytest.mark.parametrize(("required", "status"), [("1", 1), ("0", 0)])
+def test_where_a_gpu_is_required_no_test_is_skipped(monkeypatch, capsys, report, required, status):
+    def run(*arguments):
+        (target,) = (word for word in arguments if word.startswith("--junitxml="))
+        shutil.copy(report, target.partition("=")[2])
+        return 0
+
+    monkeypatch.setattr(dev, "run", run)
+    monkeypatch.setattr(dev, "install_everything", lambda: True)
+    monkeypatch.setenv("SGEMM_REQUIRE_GPU", required)
+    assert dev.test([]) == status
+    output = capsys.readouterr().out
+    assert ("test_skipped[there is no usable GPU]" in output) == bool(status)
+    assert "needs two GPUs" not in output
 
 
 def test_a_machine_is_described_once(monkeypatch, tmp_path):

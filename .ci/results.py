@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Keeps the results that runners measure on a branch of their own, which merges into main.
+
+    python3 .ci/results.py fetch                    bring its results into this checkout
+    python3 .ci/results.py record MACHINE FOLDER    add those of MACHINE, found in FOLDER, and push
+
+FOLDER has what results/ had on the machine: benchmarks.json, the machine's folder and, where a
+slowdown was accepted, accepted.jsonl.
+
+The branch is main with more files in results/, so that `git merge origin/results` on main changes
+nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+BRANCH = "results"
+MAIN = "main"
+ACCEPTED = "accepted.jsonl"
+PUSHES = 5  # as another machine may push between our fetch and our push
+IDENTITY = (
+    "-c",
+    "user.name=github-actions[bot]",
+    "-c",
+    "user.email=41898282+github-actions[bot]@users.noreply.github.com",
+)
+# A conflict is two measurements of one commit: the branch's is the newer one.
+MERGING = ("merge", "--quiet", "--no-edit", "--strategy-option=ours", f"origin/{MAIN}")
+
+
+class ResultsError(Exception):
+    """Why the results cannot be fetched or recorded."""
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    try:
+        if options.command == "fetch":
+            fetch(Path.cwd())
+        else:
+            record(Path.cwd(), options.machine, options.folder)
+    except ResultsError as error:
+        print(f"results.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="results.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("fetch")
+    recording = commands.add_parser("record")
+    recording.add_argument("machine")
+    recording.add_argument("folder", type=Path)
+    return parser.parse_args(arguments)
+
+
+def fetch(checkout: Path) -> None:
+    """Add the branch's results to the checkout's."""
+    with merged(checkout) as tree:
+        shutil.copytree(tree / "results", checkout / "results", dirs_exist_ok=True)
+
+
+def record(checkout: Path, machine: str, folder: Path) -> None:
+    """Commit the results that ``folder`` has of ``machine``, and push."""
+    files = results_of(machine, folder)
+    for _ in range(PUSHES):
+        with merged(checkout) as tree:
+            for file in files:
+                target = tree / "results" / file.relative_to(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+            remember(folder / ACCEPTED, tree / "results" / ACCEPTED)
+            git(tree, "add", "--force", "results")  # other machines' are ignored in a checkout
+            if git(tree, "diff", "--cached", "--name-only"):
+                git(tree, *IDENTITY, "commit", "--quiet", "--message", f"Results of {machine}")
+            push = ("push", "--quiet", "origin", f"HEAD:refs/heads/{BRANCH}")
+            if subprocess.run(["git", *push], cwd=tree).returncode == 0:
+                return
+    raise ResultsError(f"git push failed {PUSHES} times, see above")
+
+
+def results_of(machine: str, folder: Path) -> list[Path]:
+    """The files to record; raises ResultsError unless they are what asv writes for that machine."""
+    if not re.fullmatch(r"\w[\w.-]*", machine):
+        raise ResultsError(f"no name of a machine: {machine!r}")
+    files = [folder / "benchmarks.json", *sorted((folder / machine).glob("*.json"))]
+    for file in files:
+        try:
+            content = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"{file} is no file of results: {error}") from None
+        if file.name == "machine.json" and content["machine"] != machine:
+            raise ResultsError(f"{file} is of {content['machine']}")
+    return files
+
+
+def remember(found: Path, kept: Path) -> None:
+    """Add the accepted slowdowns in ``found`` to those in ``kept``, where they are new."""
+    known = kept.read_text().splitlines() if kept.exists() else []
+    lines = found.read_text().splitlines() if found.exists() else []
+    if new := [line for line in lines if line not in known]:
+        kept.write_text("".join(f"{line}\n" for line in [*known, *new]))
+
+
+@contextmanager
+def merged(checkout: Path) -> Iterator[Path]:
+    """A folder with main as it is now and the branch's results, which goes away afterwards."""
+    git(checkout, "fetch", "--quiet", "origin", f"+{MAIN}:refs/remotes/origin/{MAIN}")
+    exists = git(checkout, "ls-remote", "--heads", "origin", f"refs/heads/{BRANCH}")
+    if exists:
+        git(checkout, "fetch", "--quiet", "origin", f"+{BRANCH}:refs/remotes/origin/{BRANCH}")
+    start = f"origin/{BRANCH if exists else MAIN}"
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder, "tree")
+        git(checkout, "worktree", "add", "--quiet", "--detach", str(tree), start)
+        try:
+            git(tree, *IDENTITY, *MERGING)
+            yield tree
+        finally:
+            git(checkout, "worktree", "remove", "--force", str(tree))
+
+
+def git(folder: Path, *arguments: str) -> str:
+    result = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
+    if result.returncode:
+        raise ResultsError(f"git {' '.join(arguments)}: {result.stderr.strip()}")
+    return result.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
