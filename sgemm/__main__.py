@@ -5,20 +5,24 @@ one line on standard error.
 """
 
 import argparse
+import io
 import os
+import reprlib
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from . import doctor, report
 from .errors import SgemmError
-from .ladder import LADDER
+from .ladder import LADDER, Version
 from .source import from_file
 from .versions import resolve
 
 HELD, BAD, UNKNOWN = 0, 1, 2
+MAX_SEED_DIGITS = 18
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,16 +33,23 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
+    if sys.stdout is None:
+        return _cannot_tell(options, "standard output is closed")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows × as ?
     try:
         status: int = options.run(options)
         sys.stdout.flush()
     except (SgemmError, MemoryError) as error:
-        return _cannot_tell(options, str(error))
+        return _cannot_tell(options, str(error) or "out of memory")
     except ModuleNotFoundError as error:
         return _cannot_tell(options, f"{error.name} is missing; pip install {error.name}")
-    except BrokenPipeError:  # whoever reads the output has seen enough
+    except OSError as error:
+        # Python flushes stdout once more at its end, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNKNOWN
+        if isinstance(error, BrokenPipeError):  # whoever reads the output has seen enough
+            return UNKNOWN
+        return _cannot_tell(options, str(error))
     return status
 
 
@@ -74,8 +85,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more")
+    if not text.isdecimal() or len(text) > MAX_SEED_DIGITS:
+        raise argparse.ArgumentTypeError(
+            f"{reprlib.repr(text)} is not an integer of 0 or more, of {MAX_SEED_DIGITS} digits "
+            "at most"
+        )
     return int(text)
 
 
@@ -119,7 +133,7 @@ def _check(options: argparse.Namespace) -> int:
     from .check import CASES, FIGURES, Checker, parse_shape  # NumPy, which doctor does without
 
     versions = [resolve(name) for name in options.version]
-    versions += [from_file(path) for path in options.source]
+    versions += _own_kernels(options.source)
     versions = versions or list(LADDER.values())
     cases = [parse_shape(shape) for shape in options.shape] or CASES
     checker = Checker(options.seed)
@@ -160,6 +174,16 @@ def _check(options: argparse.Namespace) -> int:
         )
         report.print_notes(FIGURES)
     return BAD if any(row.verdict == "wrong" for row in rows) else HELD
+
+
+def _own_kernels(paths: Sequence[str]) -> list[Version]:
+    """The kernels in these files; one whose name could mean another goes by its whole path."""
+    own = [from_file(path) for path in paths]
+    bearers = Counter([*LADDER, *(version.name for version in own)])
+    return [
+        replace(version, name=version.source) if bearers[version.name] > 1 else version
+        for version in own
+    ]
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -1,5 +1,8 @@
 """Compiled kernels on disk, shared by all processes of a user.
 
+A file's folder is named after all that it was built from, the file after the SHA-256 of what it
+holds: so one that was cut short or altered since is told from a whole one.
+
 The folder is ``$SGEMM_CACHE_DIR``, else ``sgemm`` under ``$XDG_CACHE_HOME`` or ``~/.cache``; where
 none of those can be written, a private folder of this user under the system's temporary files.
 """
@@ -8,65 +11,70 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 
 from .errors import MissingError
 
 
 def fetch(suffix: str, key_parts: Iterable[str | bytes], build: Callable[[Path], None]) -> Path:
-    """Return the cached file for ``key_parts``; ``build(path)`` writes it if it is absent.
+    """Return the cached file for ``key_parts``; ``build(path)`` writes it if it is absent or
+    damaged.
 
     The file appears under its name only once it is complete, so processes that start cold at the
-    same time each build their own copy and all end with the same one.
+    same time each build a copy of their own, and any of those serves all of them.
     """
     digest = hashlib.sha256()
     for part in key_parts:
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little") + data)
-    path = folder() / (digest.hexdigest() + suffix)
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as work:
-            unfinished = Path(work) / path.name
-            build(unfinished)
-            os.replace(unfinished, path)
+    kept = folder() / digest.hexdigest()
+    for path in kept.glob(f"*{suffix}"):
+        if path.stem == _sha256(path):
+            return path
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as work:
+        unfinished = Path(work) / f"unfinished{suffix}"
+        build(unfinished)
+        path = kept / f"{_sha256(unfinished)}{suffix}"
+        kept.mkdir(mode=0o700, exist_ok=True)
+        os.replace(unfinished, path)
     return path
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def folder() -> Path:
     """The folder that compiled kernels are kept in; created if need be."""
-    return _folder(
-        os.environ.get("SGEMM_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME")
-    )
-
-
-@cache
-def _folder(own: str | None, xdg: str | None, home: str | None) -> Path:
-    if own:
+    if own := os.environ.get("SGEMM_CACHE_DIR"):
         path = Path(own).absolute()
-        if not _usable(path):
-            raise MissingError(
-                f"SGEMM_CACHE_DIR: {path} cannot be written; name a folder that can, or unset it"
-            )
+        if objection := _objection(path):
+            raise MissingError(f"SGEMM_CACHE_DIR: {path} {objection}, or name another folder")
         return path
+    xdg, home = os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME")
     base = Path(xdg) if xdg else Path(home) / ".cache" if home else None
-    if base is not None and base.is_absolute() and _usable(base / "sgemm"):
+    if base is not None and base.is_absolute() and not _objection(base / "sgemm"):
         return base / "sgemm"
     private = Path(tempfile.gettempdir()) / f"sgemm-{os.getuid()}"
-    if not _usable(private):
+    if objection := _objection(private):
         raise MissingError(
-            f"no folder for compiled kernels: neither {base} nor {private} can be written; "
-            "set SGEMM_CACHE_DIR to one that can"
+            f"compiled kernels cannot be kept in {base}, and {private} {objection}, or set "
+            "SGEMM_CACHE_DIR to a folder of your own"
         )
     return private
 
 
-def _usable(path: Path) -> bool:
-    """Whether ``path`` is (now) a folder that this user alone can write: code is loaded from it."""
+def _objection(path: Path) -> str:
+    """Why ``path`` is not (now) a folder that this user alone can write, and the remedy; empty
+    where it is. Code is loaded from it."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
+        if status.st_uid != os.getuid():
+            return "belongs to another user; take it over (chown)"
+        if status.st_mode & 0o022:
+            return f"is unsafe, others can write to it; chmod go-w {path}"
         with tempfile.TemporaryFile(dir=path):
-            return status.st_uid == os.getuid() and not status.st_mode & 0o022
-    except OSError:
-        return False
+            return ""
+    except OSError as error:
+        return f"cannot be written ({error.strerror}); make it writable"

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -251,10 +252,12 @@ def _gpus(
                 "install NVIDIA's driver; in a container: docker run --gpus all …",
             )
         ]
-    return [_gpu_finding(index, gpu, nvrtc) for index, gpu in enumerate(gpus)]
+    return [_gpu_finding(index, gpu, nvrtc, _extra(driver)) for index, gpu in enumerate(gpus)]
 
 
-def _gpu_finding(index: int, gpu: Gpu, nvrtc: tuple[str, list[str]] | Exception) -> Finding:
+def _gpu_finding(
+    index: int, gpu: Gpu, nvrtc: tuple[str, list[str]] | Exception, extra: str
+) -> Finding:
     name = f"GPU {index}"
     seen = f"{gpu.name}, compute capability {_dotted(gpu.capability)}"
     oldest = min(version.min_compute_capability for version in LADDER.values())
@@ -274,7 +277,7 @@ def _gpu_finding(index: int, gpu: Gpu, nvrtc: tuple[str, list[str]] | Exception)
                 "problem",
                 seen,
                 f"NVRTC {release} does not compile for it; it knows {', '.join(architectures)}",
-                "pip install --upgrade nvidia-cuda-nvrtc",
+                f"{extra} --upgrade --upgrade-strategy eager",
             )
     return Finding(name, "ok", seen)
 
@@ -313,7 +316,8 @@ def _cpp_compiler(found: str | Exception, driver: Driver | Exception | None) -> 
     name = "C++ compiler"
     if not isinstance(found, Exception):
         return Finding(name, "ok", found)
-    repair = "sudo apt install g++"
+    chosen = os.environ.get("CXX", "").strip()
+    repair = "unset CXX, or set it to a C++ compiler" if chosen else "sudo apt install g++"
     if _gpus_of(driver):
         why = "needed only for NumPy arrays, which run in the simulator"
         return Finding(name, "absent", _text(found), why, repair)
@@ -324,7 +328,7 @@ def _cpp_compiler(found: str | Exception, driver: Driver | Exception | None) -> 
 def _cache_folder(folder: Path | Exception) -> Finding:
     if isinstance(folder, Exception):
         why = "compiled kernels are kept there"
-        repair = "export SGEMM_CACHE_DIR=…, a folder that you can write"
+        repair = "export SGEMM_CACHE_DIR=…, a folder that you alone can write"
         return Finding("cache folder", "problem", _text(folder), why, repair)
     return Finding("cache folder", "ok", str(folder))
 

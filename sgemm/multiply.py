@@ -66,9 +66,10 @@ def matmul(
         raise ArgumentError(f"out: has shape {arrays['out'].shape}; a @ b has {(m, n)}")
     chosen = _choose(requested, place)
     reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
-    if reads_ab and m and n:
-        _check_grid(chosen, m, n)
-        place.check_work(m, n, k)
+    if m and n:
+        if reads_ab:
+            _check_grid(chosen, m, n)
+        place.check_work(m, n, k if reads_ab else 0)
 
     target = place.empty((m, n)) if out is None else arrays["out"]
     if m and n:
@@ -183,7 +184,8 @@ def _with_debug(defines: dict[str, int]) -> dict[str, int]:
 
 def _scalar(name: str, value: Any) -> np.float32:
     """``value`` rounded to float32; beyond its range that is inf."""
-    if isinstance(value, str | bytes) or np.iscomplexobj(value) or getattr(value, "ndim", 0) != 0:
+    no_number = str | bytes | bytearray | np.ma.MaskedArray  # though float() takes them
+    if isinstance(value, no_number) or np.iscomplexobj(value) or getattr(value, "ndim", 0) != 0:
         kind = getattr(value, "dtype", type(value).__name__)
         raise ArgumentTypeError(f"{name}: expected a real number, found {kind} {value!r}")
     try:

@@ -25,7 +25,7 @@ def print_json(
         "environment": environment,
         "rows": [{key: _jsonable(value) for key, value in row.items()} for row in rows],
     }
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(document, indent=2, allow_nan=False))  # in ASCII, which every stdout takes
 
 
 def base_environment() -> dict[str, Any]:
@@ -78,7 +78,11 @@ def progress() -> "Progress":
 def _console() -> "Console":
     from rich.console import Console
 
-    console = Console()
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # BrokenPipeError, where rich would end the process with status 1
+
+    console = PipeConsole()
     if not console.is_terminal:
         console.width = 100  # a file or a pipe has no width of its own
     return console

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import nan
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Simulated:
         return True
 
     def check_work(self, m: int, n: int, k: int) -> None:
-        limit = float(os.environ.get("SGEMM_SIMULATOR_LIMIT", "30"))
+        limit = _limit_seconds()
         seconds = m * n * k / FMAS_PER_SECOND + m * n / OUTPUTS_PER_SECOND
         if seconds > limit:
             raise SimulatorLimitError(
@@ -68,3 +69,14 @@ class Simulated:
         args: Sequence[np.generic],
     ) -> None:
         simulator_launch(kernel_path(source), entry, defines, blocks, threads, args)
+
+
+def _limit_seconds() -> float:
+    text = os.environ.get("SGEMM_SIMULATOR_LIMIT") or "30"
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = nan
+    if not limit >= 0:
+        raise ArgumentError(f"SGEMM_SIMULATOR_LIMIT: {text!r} is no number of seconds from 0 up")
+    return limit

@@ -26,6 +26,7 @@ import re
 from pathlib import Path
 
 from .errors import ArgumentError
+from .kernel_files import read
 from .ladder import Version
 
 _HEADER = re.compile(r"^\s*//\s*sgemm:(.*)$")
@@ -46,14 +47,16 @@ _MAX_THREADS = 1024
 def from_file(path: str | Path) -> Version:
     """The version that the kernel file ``path`` describes; its name is the file's.
 
-    Raises ``ArgumentError``, naming the line and the rule, where the file cannot be read or its
-    header is missing, repeated or wrong.
+    Raises ``ArgumentError``, naming the line and the rule, where the file cannot be read, its name
+    cannot stand in an ``#include``, or its header is missing, repeated or wrong.
     """
     source = Path(path).absolute()
-    try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{path}: cannot be read: {error}") from error
+    if not source.name.isprintable() or set(source.name) & set('"\\'):
+        raise ArgumentError(
+            f"{str(path)!r}: a kernel file's name has no double quotes, backslashes or control "
+            "characters"
+        )
+    lines = read(source).splitlines()
     headers = [(n, match[1]) for n, line in enumerate(lines, 1) if (match := _HEADER.match(line))]
     if not headers:
         raise ArgumentError(f"{path}: no header line; expected one such as: {_EXAMPLE}")

@@ -1,12 +1,13 @@
 """Compiled kernels on disk: complete or absent, and shared by processes."""
 
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-from sgemm import MissingError, cache
+from sgemm import ArgumentError, MissingError, cache, kernel_files
 
 MULTIPLY = """
 import numpy as np
@@ -51,7 +52,7 @@ def never(path):
 
 def test_a_file_is_built_once(folder):
     path = cache.fetch(".bin", ["a", b"b"], lambda path: path.write_bytes(b"built"))
-    assert path.parent == folder
+    assert folder in path.parents
     assert path.suffix == ".bin"
     assert cache.fetch(".bin", ["a", b"b"], never) == path
     assert path.read_bytes() == b"built"
@@ -78,9 +79,60 @@ def test_a_failed_build_leaves_nothing(folder):
     )
 
 
+@pytest.mark.parametrize("damaged", [b"whol", b"", b"WHOLE", b"whole and more"])
+def test_a_damaged_file_is_built_again(folder, damaged):
+    def build(path):
+        path.write_bytes(b"whole")
+
+    cache.fetch(".bin", ["a"], build).write_bytes(damaged)
+    assert cache.fetch(".bin", ["a"], build).read_bytes() == b"whole"
+    assert cache.fetch(".bin", ["a"], never).read_bytes() == b"whole"
+
+
+def test_damaged_kernels_are_compiled_again(folder):
+    succeeds(python(MULTIPLY))
+    (library,) = folder.rglob("*.so")
+    os.truncate(library, 1000)
+    succeeds(python(MULTIPLY))
+    succeeds(python(WITHOUT_BUILDING + MULTIPLY))
+
+
+def test_a_damaged_cubin_is_compiled_again(folder):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    import sgemm
+
+    cubin = sgemm.compile("v0").cubin
+    (kept,) = folder.rglob("*.cubin")
+    os.truncate(kept, kept.stat().st_size // 2)
+    assert sgemm.compile("v0").cubin == cubin
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_made_again(folder):
+    cache.fetch(".bin", ["a"], lambda path: path.write_bytes(b"1"))
+    shutil.rmtree(folder)
+    assert cache.fetch(".bin", ["a"], lambda path: path.write_bytes(b"2")).read_bytes() == b"2"
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch):
     monkeypatch.setenv("SGEMM_CACHE_DIR", "/proc/sgemm")
-    with pytest.raises(MissingError, match="SGEMM_CACHE_DIR"):
+    with pytest.raises(MissingError, match="SGEMM_CACHE_DIR: /proc/sgemm cannot be written"):
+        cache.folder()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_named_folder_that_others_can_write_is_an_error(folder, mode):
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(MissingError, match=f"others can write to it; chmod go-w {folder}"):
+        cache.folder()
+    folder.chmod(mode & ~0o022)
+    assert cache.folder() == folder
+
+
+def test_a_named_folder_of_another_user_is_an_error(folder, monkeypatch):
+    folder.mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(MissingError, match=f"{folder} belongs to another user"):
         cache.folder()
 
 
@@ -151,3 +203,53 @@ def test_an_edited_header_is_another_kernel(folder, tmp_path):
         (tmp_path / "amount.cuh").write_text(f"#define AMOUNT {amount}\n")
         cubins.add(sgemm.compile(from_file(kernel)).cubin)
     assert len(cubins) == 2
+
+
+def test_only_real_headers_are_read(tmp_path):
+    """An editor's lock is a link to nowhere, and a folder may be called anything."""
+    kernel = tmp_path / "mine.cu"
+    kernel.write_text("\ufeff// ×", encoding="utf-8")
+    (tmp_path / ".#mine.cuh").symlink_to("user@machine.1234")
+    (tmp_path / "folder.cuh").mkdir()
+    found = kernel_files.sources(str(kernel))
+    assert found["mine.cu"] == "// ×"
+    assert found.keys() == {
+        "mine.cu",
+        *(h.name for h in kernel_files.kernels_folder().glob("*.cuh")),
+    }
+
+
+def test_a_source_that_cannot_be_read_is_named(tmp_path):
+    kernel = tmp_path / "mine.cu"
+    with pytest.raises(ArgumentError, match=r"mine\.cu: cannot be read"):
+        kernel_files.sources(str(kernel))
+    kernel.write_text("")
+    (tmp_path / "latin.cuh").write_bytes(b"// \xd7")
+    with pytest.raises(ArgumentError, match=r"latin\.cuh: cannot be read"):
+        kernel_files.sources(str(kernel))
+
+
+def test_sources_are_utf_8_whatever_the_locale(tmp_path):
+    kernel = tmp_path / "mine.cu"
+    kernel.write_text(
+        "// sgemm: TILE_M=1 TILE_N=1 THREADS=1\n// M × N\n"
+        'extern "C" __global__ void sgemm(int M, int N, int K, float alpha, const float* A, '
+        "long long lda, const float* B, long long ldb, float beta, float* C, long long ldc) "
+        "{ C[0] = alpha; }\n",
+        encoding="utf-8",
+    )
+    script = f"""
+import locale, numpy as np, sgemm, sgemm.source
+assert locale.getencoding() != "UTF-8"
+one = np.ones((1, 1), np.float32)
+assert sgemm.matmul(one, one, alpha=3, version=sgemm.source.from_file({str(kernel)!r}))[0, 0] == 3
+"""
+    succeeds(
+        python(
+            script,
+            SGEMM_CACHE_DIR=str(tmp_path / "cache"),
+            LC_ALL="POSIX",
+            PYTHONUTF8="0",
+            PYTHONCOERCECLOCALE="0",
+        )
+    )

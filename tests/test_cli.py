@@ -1,20 +1,29 @@
 """The commands: what they print, and the status that they end with."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sgemm import LADDER, ArgumentError, check, compile, doctor
+from sgemm import LADDER, ArgumentError, check, compile, doctor, report
 from sgemm.__main__ import main
 from sgemm.kernel_files import kernels_folder
 from sgemm.source import from_file
 
 PLANTED = Path(__file__).parent / "planted_kernels"
 TEMPLATE = kernels_folder() / "template.cu"
+ASCII_ALONE = """
+import sys
+assert sys.stdout.encoding != "utf-8"
+sys.stdout.reconfigure(errors="strict")
+from sgemm.__main__ import main
+sys.exit(main())
+"""
 GOOD_HEADER = "// sgemm: TILE_M=8 TILE_N=32 THREADS=256"
 
 
@@ -61,11 +70,53 @@ def test_as_a_module():
     document(result.stdout, "versions")
 
 
-def test_output_that_nobody_reads_to_its_end():
-    command = f"{sys.executable} -m sgemm versions --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_output_that_nobody_reads(form):
+    """The reader is gone before anything is written."""
+    command = f"(sleep 1; {sys.executable} -m sgemm versions {form}; echo $? >&2) | true"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert result.stdout == "{2\n" or result.stdout == "{0\n"  # 0 where the pipe held it all
-    assert result.stderr == ""
+    assert result.stderr == "2\n"
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+@pytest.mark.parametrize(
+    ("output", "reason"), [(">/dev/full", "No space left"), (">&-", "output is closed")]
+)
+def test_output_that_cannot_be_written(form, output, reason):
+    command = f"{sys.executable} -m sgemm versions {form} {output}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert re.fullmatch(f"python -m sgemm versions: .*{reason}.*\n", result.stderr)
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_output_that_takes_ascii_alone(form):
+    ascii_alone = {**os.environ, "LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ascii_alone.pop("PYTHONIOENCODING", None)
+    command = [sys.executable, "-c", ASCII_ALONE, "versions", *form.split()]
+    result = subprocess.run(command, env=ascii_alone, capture_output=True)
+    assert result.returncode == 0, result.stderr
+    text = result.stdout.decode("ascii")
+    if form:
+        titles = [row["title"] for row in document(text, "versions")["rows"]]
+        assert titles == [version.title for version in LADDER.values()]
+
+
+def test_json_loses_nothing_on_output_that_takes_ascii_alone(capsys):
+    report.print_json("check", report.base_environment(), [{"version": "é.cu"}])
+    output = capsys.readouterr().out
+    assert output.isascii()
+    assert document(output, "check")["rows"] == [{"version": "é.cu"}]
+
+
+def test_memory_that_is_exhausted(run, monkeypatch):
+    def exhaust(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(check, "Checker", exhaust)
+    status, _, errors = run("check")
+    assert status == 2
+    assert errors == "python -m sgemm check: out of memory\n"
 
 
 def test_versions(run):
@@ -115,6 +166,18 @@ def test_check_chooses_versions_and_shapes(run):
     ]
 
 
+def test_kernels_of_one_name_are_told_apart(run, tmp_path):
+    sources = [tmp_path / "first" / "own.cu", tmp_path / "second" / "own.cu", tmp_path / "v0"]
+    for source in sources:
+        source.parent.mkdir(exist_ok=True)
+        shutil.copy(TEMPLATE, source)
+    arguments = [argument for source in (*sources, TEMPLATE) for argument in ("--source", source)]
+    status, output, _ = run("check", "--json", "--shape", "5x6x7", *arguments)
+    assert status == 0
+    names = [row["version"] for row in document(output, "check")["rows"]]
+    assert names == [*map(str, sources), "template.cu"]
+
+
 def test_check_prints_both_figures_and_the_place(run):
     status, output, _ = run("check", "--version", "v1", "--shape", "5x6x7")
     assert status == 0
@@ -143,6 +206,7 @@ def test_the_template_compiles_for_a_gpu():
         ("reads_c_with_beta_0", "wrong: .*found nan"),
         ("writes_past_the_row", "writes outside C"),
         ("forgets_the_edges", "writes outside C"),
+        ("writes_beside_a", "writes to A or beside it"),
     ],
 )
 def test_a_wrong_kernel_is_red(run, kernel, detail):
@@ -195,6 +259,7 @@ def test_a_kernel_that_fails_while_it_runs_is_red(run, tmp_path):
         (["--shape", "3x3x99999999"], "K can be checked up to"),
         (["--shape", "100000x100000x1000"], "SGEMM_SIMULATOR_LIMIT"),
         (["--seed", "-1"], "--seed: '-1'"),
+        (["--seed", "9" * 5000], "--seed: '9{1,20}\\.\\.\\.9{1,20}' is not"),
         (["--source", "none.cu"], "none.cu: cannot be read"),
         (["--unknown"], "--unknown"),
     ],
@@ -317,4 +382,18 @@ def test_a_file_that_is_not_text(tmp_path):
     source = tmp_path / "own.cu"
     source.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ArgumentError, match=r"own\.cu: cannot be read"):
+        from_file(source)
+
+
+def test_a_file_that_begins_with_a_byte_order_mark(tmp_path):
+    source = tmp_path / "own.cu"
+    source.write_text(GOOD_HEADER, encoding="utf-8-sig")
+    assert from_file(source).threads == 256
+
+
+@pytest.mark.parametrize("name", ['a"b.cu', "a\\b.cu", "a\nb.cu", "a\udcffb.cu"])
+def test_a_file_name_that_no_include_can_hold(tmp_path, name):
+    source = tmp_path / name
+    source.write_text(GOOD_HEADER)
+    with pytest.raises(ArgumentError, match="a kernel file's name has no double quotes"):
         from_file(source)

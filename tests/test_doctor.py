@@ -112,7 +112,16 @@ NO_COMPILER = fail(MissingError("the simulator needs a C++ compiler, and there i
             on_driver(gpus=(Gpu("RTX 5070", (12, 0)),)),
             "GPU 0",
             "12.0",
-            "pip install --upgrade nvidia-cuda-nvrtc",
+            'pip install "sgemm[cuda13]" --upgrade',
+        ),
+        (
+            replace(
+                on_driver(gpus=(Gpu("RTX 5070", (12, 0)),), cuda=(12, 4)),
+                nvrtc=lambda: ("12.4", ["sm_90"]),
+            ),
+            "GPU 0",
+            "12.0",
+            'pip install "sgemm[cuda12]" --upgrade',
         ),
         (replace(GPU_MACHINE, nvrtc=NO_NVRTC), "NVRTC", "no NVRTC", 'pip install "sgemm[cuda13]"'),
         (on_driver(cuda=(12, 4)), "NVRTC", "13.5", 'pip install "sgemm[cuda12]"'),
@@ -126,12 +135,21 @@ NO_COMPILER = fail(MissingError("the simulator needs a C++ compiler, and there i
     ],
 )
 def test_each_problem_comes_with_its_repair(monkeypatch, probes, name, seen, repair):
+    monkeypatch.delenv("CXX", raising=False)
     found = finding(probes, name)
     assert found.verdict == "problem"
     assert seen in found.seen
     assert found.why
     assert repair in found.repair
     assert status(monkeypatch, probes) == 1
+
+
+def test_a_compiler_that_was_chosen_wrongly_is_not_installed(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = finding(replace(LAPTOP, cpp_compiler=doctor.find_cpp_compiler), "C++ compiler")
+    assert found.verdict == "problem"
+    assert "CXX=no-such-compiler" in found.seen
+    assert found.repair == "unset CXX, or set it to a C++ compiler"
 
 
 def test_a_problem_of_another_gpu_is_not_this_ones():

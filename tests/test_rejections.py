@@ -139,7 +139,11 @@ def test_beta_without_out(rejects):
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 @pytest.mark.parametrize(
-    "wrong", [1j, "1", b"1", None, [1.0], np.ones(1), np.ones((2, 2)), np.complex64(1), object()]
+    "wrong",
+    [
+        *(1j, "1", b"1", bytearray(b"1"), None, [1.0], object()),
+        *(np.ones(1), np.ones((2, 2)), np.complex64(1), np.ma.masked),
+    ],
 )
 def test_alpha_and_beta_that_are_no_numbers(place, rejects, name, wrong):
     rejects(TypeError, name, out=place.xp.ones((4, 5), np.float32), **{name: wrong})
@@ -217,6 +221,49 @@ def test_products_too_large_to_simulate(monkeypatch):
     assert re.search(r"\d+ s\b", str(caught.value))
     monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", "1e-9")
     with pytest.raises(sgemm.SimulatorLimitError):
+        sgemm.matmul(one, one)
+
+
+@pytest.mark.parametrize(("depth", "alpha"), [(0, 1.0), (3, 0.0)])
+def test_results_too_large_to_simulate(depth, alpha):
+    """Without a product, too: every output is written."""
+    one, most = np.ones((1, 1), np.float32), 2**31 - 1
+    a, b = np.broadcast_to(one[:, :depth], (most, depth)), np.broadcast_to(one, (depth, most))
+    with pytest.raises(sgemm.SimulatorLimitError, match="SGEMM_SIMULATOR_LIMIT="):
+        sgemm.matmul(a, b, alpha=alpha)
+
+
+@pytest.mark.parametrize("limit", ["soon", "nan", "-1", " "])
+def test_limits_that_are_no_numbers(monkeypatch, limit):
+    monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", limit)
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(sgemm.ArgumentError, match=f"^SGEMM_SIMULATOR_LIMIT: '{limit}'"):
+        sgemm.matmul(one, one)
+
+
+@pytest.mark.parametrize("limit", ["", "inf"])
+def test_limits_that_are_numbers(monkeypatch, limit):
+    monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", limit)
+    one = np.ones((1, 1), np.float32)
+    assert sgemm.matmul(one, one).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("command", ["no-such-compiler", "g++ 'unfinished"])
+def test_compilers_that_are_none(monkeypatch, command):
+    monkeypatch.setenv("CXX", command)
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(sgemm.MissingError, match=f"^CXX={re.escape(command)} is no C"):
+        sgemm.matmul(one, one)
+
+
+def test_a_compiler_that_writes_nothing(monkeypatch, tmp_path):
+    pretender = tmp_path / "pretender"
+    pretender.write_text("#!/bin/sh\necho 'pretender 1.0'\n")
+    pretender.chmod(0o755)
+    monkeypatch.setenv("CXX", str(pretender))
+    monkeypatch.setenv("SGEMM_CACHE_DIR", str(tmp_path / "cache"))
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(sgemm.CompileError, match="wrote no library"):
         sgemm.matmul(one, one)
 
 

@@ -53,23 +53,25 @@ def build(source: Path, entry: str, defines: Mapping[str, int]) -> Path:
     """
     command, version = _compiler()
     flags = [*FLAGS, *_cpu_flags(), *(f"-D{name}={value}" for name, value in defines.items())]
-    files = {**sources(str(source.absolute())), HEADER.name: HEADER.read_text()}
+    files = {**sources(str(source.absolute())), HEADER.name: HEADER.read_text(encoding="utf-8")}
     # The kernel may include nothing, so the simulator's header always comes first.
     text = f'#include "{HEADER.name}"\n#include "{source.name}"\nSIMULATE({entry})\n'
 
     def compile(library: Path) -> None:
         for name, content in files.items():
-            (library.parent / name).write_text(content)
+            (library.parent / name).write_text(content, encoding="utf-8")
         result = subprocess.run(
             [*command, *flags, "-x", "c++", "-", "-o", library.name],
             input=text,
             cwd=library.parent,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             capture_output=True,
         )
         if result.returncode:
             raise CompileError(f"{source} does not compile:\n{result.stderr}{result.stdout}")
+        if not library.exists():
+            raise CompileError(f"{source}: {command[0]} reports success, but wrote no library")
 
     key = ["simulator", *command, version, platform.machine(), *flags, text]
     key += [part for file in files.items() for part in file]
@@ -83,26 +85,39 @@ def _compiler() -> tuple[tuple[str, ...], str]:
 
 @cached
 def _examine(chosen: str, search_path: str | None) -> tuple[tuple[str, ...], str]:
-    candidates = [shlex.split(chosen)] if chosen.strip() else [[name] for name in COMPILERS]
-    for name, *options in candidates:
+    for name, *options in _candidates(chosen):
         if path := shutil.which(name, path=search_path):
             command = (path, *options)
             answer = subprocess.run(
-                [*command, "--version"], text=True, errors="replace", capture_output=True
+                [*command, "--version"], encoding="utf-8", errors="replace", capture_output=True
             )
             if answer.returncode == 0 and answer.stdout:
                 return command, answer.stdout.splitlines()[0]
     if chosen.strip():
-        raise MissingError(f"CXX={chosen} is no C++ compiler that runs here; correct or unset it")
+        raise _not_a_compiler(chosen)
     raise MissingError(
         "the simulator needs a C++ compiler, and there is none; install one, such as with "
         "`apt install g++` or `dnf install gcc-c++`, or set CXX to its path"
     )
 
 
+def _candidates(chosen: str) -> list[list[str]]:
+    """The commands to try, each as its words."""
+    if not chosen.strip():
+        return [[name] for name in COMPILERS]
+    try:
+        return [shlex.split(chosen)]
+    except ValueError as error:  # a quotation that does not end
+        raise _not_a_compiler(chosen) from error
+
+
+def _not_a_compiler(chosen: str) -> MissingError:
+    return MissingError(f"CXX={chosen} is no C++ compiler that runs here; correct or unset it")
+
+
 @cached
 def _cpu_flags() -> tuple[str, ...]:
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
-    features = set(Path("/proc/cpuinfo").read_text().split())
+    features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     return tuple(flag for feature, flag in CPU_FLAGS.items() if feature in features)
