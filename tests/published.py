@@ -115,10 +115,14 @@ class History:
 @contextmanager
 def served(folder):
     """A web server of the folder; its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+    with _Server(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # a page asks for all its graphs at once; 5 can wait by default
 
 
 class _Quiet(SimpleHTTPRequestHandler):
