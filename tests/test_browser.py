@@ -199,12 +199,14 @@ def test_asv_leads_to_the_pages_and_back(html, new_page):
     with served(html) as address:
         page.goto(f"{address}/index.html")
         page.locator(".benchmark-container").first.wait_for()
+        page.wait_for_load_state("networkidle")  # leaving it earlier breaks its requests off
         for name in ("Ladder", "Roofline", "Shapes", "Compiler"):
             page.get_by_role("link", name=name, exact=True).click()
             page.locator("h1").get_by_text(MACHINE).wait_for()
             assert page.url.endswith(f"#{name.lower()}")
             page.get_by_role("link", name="History by asv").click()
             page.locator(".benchmark-container").first.wait_for()
+            page.wait_for_load_state("networkidle")
 
 
 @pytest.mark.parametrize(
