@@ -14,6 +14,8 @@ their clocks and temperatures. The rule, for each benchmark:
 3. A gap in seconds must be confirmed by the cycles of the SMs: beyond their interval too, and by
    half of the smallest relevant gap. Otherwise the clocks differed, and it is ambiguous.
 4. No gap is "same" only if the run would have shown one that anybody minds; else it is ambiguous.
+   Where clocks move under the power cap, seconds are too noisy to show that and cycles are not:
+   then cycles alone may.
 5. What is not "same" is measured again in two fresh processes. It is slower, or faster, if both
    pairs say so. If they disagree, their mean decides between "same" and "ambiguous". Gaps beyond
    ``CERTAIN``, which no process's luck explains, are not measured again.
@@ -168,10 +170,17 @@ def decide(seconds: Gap, cycles: Gap, limits: Limits = LIMITS) -> Comparison:
     def comparison(verdict: Verdict, detail: str = "") -> Comparison:
         return Comparison(verdict, seconds, cycles, detail, limits)
 
+    def nothing_hides(gap: Gap) -> bool:
+        size = abs(gap.estimate)
+        return size <= limits.relevant and size + gap.margin < limits.visible
+
     size = abs(seconds.estimate)
+    if nothing_hides(seconds):
+        return comparison(Verdict.SAME)
+    if size <= max(limits.relevant, seconds.margin) and nothing_hides(cycles):
+        why = f"in cycles; seconds are too noisy, {seconds.margin:.2%}, as the clocks moved"
+        return comparison(Verdict.SAME, why)
     if size <= limits.relevant:
-        if size + seconds.margin < limits.visible:
-            return comparison(Verdict.SAME)
         why = f"the noise, {seconds.margin:.2%}, could hide a change of {limits.visible:.0%}"
         return comparison(Verdict.AMBIGUOUS, why)
     if size <= seconds.margin:

@@ -119,6 +119,22 @@ def test_noise_that_would_hide_a_change_is_ambiguous():
     assert "could hide" in comparison.detail
 
 
+def test_where_clocks_move_cycles_show_that_nothing_changed():
+    """As under the power cap: seconds vary by 0.8 %, cycles by 0.1 %."""
+    random = Random(1)
+    clocks = [[1.9e9 * exp(random.gauss(0, 0.008)) for _ in range(ROUNDS)] for _ in range(2)]
+    cycles = [[2e6 * exp(random.gauss(0, 0.001)) for _ in range(ROUNDS)] for _ in range(2)]
+
+    def process(of, planted=0.0):
+        slowed = [(1 + planted) * count for count in cycles[of]]
+        return Samples([c / f for c, f in zip(slowed, clocks[of], strict=True)], slowed)
+
+    same = compare(process(0), process(1), BENCHMARKS)
+    assert same.verdict is Verdict.SAME
+    assert "cycles" in same.detail
+    assert compare(process(0), process(1, planted=0.01), BENCHMARKS).verdict is not Verdict.SAME
+
+
 def test_a_gap_within_the_noise_is_ambiguous():
     base = steady(*[1.0] * 8)
     head = steady(0.97, 1.04, 0.98, 1.03, 0.99, 1.04, 0.98, 1.03)
