@@ -36,7 +36,7 @@ class Build:
     def command(self, module: str, args: Sequence[str], keys: Sequence[str] = ()) -> list[str]:
         """The command line of a child process (see ``child``); with ``variables`` this build is the
         package that it finds."""
-        return [self.python, "-P", child.__file__, module, json.dumps([list(args), list(keys)])]
+        return child.command(self.python, module, args, keys)
 
     def ask(self, module: str, args: Sequence[str], keys: Sequence[str]) -> dict[str, child.Record]:
         """A child's record for each key; BuildError if it does not answer for all of them."""

@@ -25,6 +25,7 @@ from typing import Any
 from . import builds, gpu
 from .checkout import LADDER
 from .distributions import clopper_pearson
+from .document import document, print_document
 from .gate import BENCHMARKS, Benchmark
 from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
 from .verdict import Comparison, Samples, Verdict, compare, settle
@@ -160,9 +161,9 @@ def run(options: argparse.Namespace) -> int:
     calibration = Calibration()
     for session in sessions:
         judge(session, calibration)
-    result = document(calibration, sessions)
+    result = rates(calibration, sessions)
     if options.json:
-        print(json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False))
+        print_document(result)
     else:
         _print_table(result)
     return 0
@@ -330,19 +331,18 @@ def _count(judged: Judged, verdict: Verdict, asv: Mapping[float, bool]) -> None:
         judged.asv[factor].count(slower)
 
 
-def document(calibration: Calibration, sessions: Sequence[Session]) -> dict[str, Any]:
+def rates(calibration: Calibration, sessions: Sequence[Session]) -> dict[str, Any]:
     """The JSON document."""
-    return {
-        "schema": "benchmarks/calibrate/1",
-        "command": "calibrate",
-        "environment": [session.environment for session in sessions],
-        "benchmarks_of_a_gate": len(BENCHMARKS),
-        "gates": calibration.gates.document(),
-        "rows": [
+    return document(
+        "calibrate",
+        [session.environment for session in sessions],
+        [
             {"version": version, "problem": problem, "share": share, **judged.document()}
             for (version, problem, share), judged in sorted(calibration.benchmarks.items())
         ],
-    }
+        benchmarks_of_a_gate=len(BENCHMARKS),
+        gates=calibration.gates.document(),
+    )
 
 
 def _print_table(result: Mapping[str, Any]) -> None:

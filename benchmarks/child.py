@@ -38,13 +38,19 @@ def collect(
     return records
 
 
+def command(python: str, module: str, args: Sequence[str], keys: Sequence[str]) -> list[str]:
+    """The command line of a child."""
+    return [python, "-P", __file__, module, json.dumps([list(args), list(keys)])]
+
+
 def _run(
     module: str, args: Sequence[str], keys: Sequence[str], timeout: float
 ) -> tuple[dict[str, Record], str]:
     """The records that one child emitted, and why it emitted no more."""
-    command = [sys.executable, "-P", __file__, module, json.dumps([list(args), list(keys)])]
     try:
-        child = subprocess.run(command, capture_output=True, timeout=timeout)
+        child = subprocess.run(
+            command(sys.executable, module, args, keys), capture_output=True, timeout=timeout
+        )
         output, errors = child.stdout, child.stderr
         last = errors.decode(errors="replace").strip().splitlines()[-1:]
         failure = "; ".join([f"the process ended with status {child.returncode}", *last])

@@ -8,7 +8,6 @@ Exit status: 0 nothing is slower, 1 something is slower or wrong, 2 it cannot be
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import expm1
@@ -21,6 +20,7 @@ from .builds import Build
 from .causes import why_slower
 from .checkout import LADDER
 from .child import Record
+from .document import print_document
 from .gate_report import Report, Row
 from .problems import PROBLEMS
 from .resources import ARCHITECTURES
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     summary = report.markdown()
     _write(options.markdown, summary)
     if options.json:
-        print(json.dumps(report.document(), indent=2, ensure_ascii=False, allow_nan=False))
+        print_document(report.document())
     else:
         print(summary, end="")
     return report.status()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .checkout import ROOT
+from .document import document
 from .verdict import Comparison, Gap, Verdict
 
 ACCEPTED = ROOT / "results" / "accepted.jsonl"  # asv takes every .json there for results
@@ -96,19 +97,18 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """The JSON document."""
-        return {
-            "schema": "benchmarks/gate/1",
-            "command": "gate",
-            "environment": self.environment,
-            "compared": self.compared,
-            "base": self.base,
-            "head": self.head,
-            "status": self.status(),
-            "accepted": self.accepted or None,
-            "gpu_seconds": round(self.gpu_seconds, 1),
-            "causes": self.causes,
-            "rows": [_json_row(row) for row in self.rows],
-        }
+        return document(
+            "gate",
+            self.environment,
+            [_json_row(row) for row in self.rows],
+            compared=self.compared,
+            base=self.base,
+            head=self.head,
+            status=self.status(),
+            accepted=self.accepted or None,
+            gpu_seconds=round(self.gpu_seconds, 1),
+            causes=self.causes,
+        )
 
     def markdown(self) -> str:
         """The summary: what is not the same first, then all in detail, folded."""

@@ -7,7 +7,6 @@ takes, how busy the pipes are, and the bottleneck.
 
 import argparse
 import csv
-import json
 import os
 import re
 import shutil
@@ -20,10 +19,10 @@ from typing import Any
 
 from . import child, gpu
 from .checkout import LADDER
+from .document import document, print_document
+from .measure import CUBLAS, SUBJECTS, by_version
 from .problems import PROBLEMS
 
-CUBLAS = "cublas"
-SUBJECTS = (*LADDER, CUBLAS)
 PROBLEM = PROBLEMS["4096x4096x4096"]
 TIMEOUT_SECONDS = 300.0
 
@@ -135,13 +134,7 @@ def run(options: argparse.Namespace) -> int:
     }
     rows = [row(subject, _profile(ncu, subject)) for subject in options.version or SUBJECTS]
     if options.json:
-        document = {
-            "schema": "benchmarks/profile/1",
-            "command": "profile",
-            "environment": surroundings,
-            "rows": rows,
-        }
-        print(json.dumps(document, indent=2, allow_nan=False))
+        print_document(document("profile", surroundings, rows))
     else:
         _print_table(rows, surroundings)
     return 0
@@ -182,14 +175,12 @@ def _multiply(subject: str, stream: Any) -> Callable[[Any, Any, Any], Any]:
         from .cublas import Cublas
 
         return Cublas(stream).multiply
-    import sgemm
-
-    return lambda a, b, out: sgemm.matmul(a, b, out=out, version=subject)
+    return by_version(subject)
 
 
 def _profile(ncu: str, subject: str) -> dict[str, Any]:
     """The figures of the kernel of one subject, by Nsight Compute's names."""
-    program = [sys.executable, "-P", child.__file__, "profile", json.dumps([[subject], ["done"]])]
+    program = child.command(sys.executable, "profile", [subject], ["done"])
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.csv")
         command = [*profiler(ncu, log), *program]

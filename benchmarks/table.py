@@ -6,7 +6,6 @@ are of the median sample; the low end of the seconds, the steadier one, stands b
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from . import environment, gpu
 from .checkout import LADDER
 from .cublas import Cublas
+from .document import document, print_document
 from .ffma_peak import FfmaPeak
 from .measure import CUBLAS, by_version
 from .problems import PROBLEMS, Problem, parse
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
     rows = _rows(subjects)
     if options.json:
-        _print_json(rows, surroundings)
+        print_document(document("table", surroundings, rows))
     else:
         _print_table(rows, surroundings)
     return int(any(subject.wrong for subject in subjects))
@@ -206,16 +206,6 @@ def _rows(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
 
 def _finite(value: float) -> float | None:
     return value if isfinite(value) else None  # JSON has no infinity
-
-
-def _print_json(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any]) -> None:
-    document = {
-        "schema": "benchmarks/table/1",
-        "command": "table",
-        "environment": surroundings,
-        "rows": rows,
-    }
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any]) -> None:
