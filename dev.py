@@ -7,8 +7,8 @@
     python3 dev.py publish                         publish the history as it is recorded
     python3 dev.py gpu                             does the GPU work, and is it free?
 
-They use the GPU too where there is one. Packages are those that constraints.txt pins; set
-PIP_CONSTRAINT, to nothing if need be, for others.
+They use the GPU too where there is one. Packages are those that constraints.txt pins, under a
+driver for CUDA 12 constraints-cuda12.txt; set PIP_CONSTRAINT, to nothing if need be, for others.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def check_gpu() -> int:
 
 
 def require_gpu() -> None:
-    from benchmarks import gpu, gpu_packages
+    from benchmarks import gpu
 
     try:
         if subprocess.run(["nvidia-smi"]).returncode:
@@ -200,8 +200,8 @@ def require_gpu() -> None:
     except FileNotFoundError:
         raise SetupError("the NVIDIA driver's nvidia-smi is not installed") from None
     if gpu.find() is None:
-        raise SetupError("the driver runs, but CUDA sees no GPU")
-    install("numpy", *gpu_packages.PACKAGES)
+        raise SetupError("the driver runs, but CUDA sees no GPU; python -m sgemm doctor tells why")
+    install("numpy", *packages_for_gpu())
     if run("-c", PRODUCT):
         raise SetupError("no 2x2 product could be computed on an idle GPU, see above")
 
@@ -242,14 +242,31 @@ def skipped(reports: Iterable[Path]) -> list[str]:
 
 def install_everything() -> bool:
     """Install what the tests and the gate need; whether that includes a GPU's packages."""
+    announce("Setting up .venv with what the tests need")
+    packages = packages_for_gpu()
+    install("setuptools>=77")  # builds the package without pip fetching it each time
+    install("--no-build-isolation", "--editable", ".[dev]", *packages)
+    return bool(packages)
+
+
+def packages_for_gpu() -> tuple[str, ...]:
+    """What this machine's GPU needs, of the CUDA that its driver supports; nothing without one."""
     from benchmarks import gpu, gpu_packages
 
-    announce("Setting up .venv with what the tests need")
-    has_gpu = gpu.find() is not None
-    install("setuptools>=77")  # builds the package without pip fetching it each time
-    packages = gpu_packages.PACKAGES if has_gpu else ()
-    install("--no-build-isolation", "--editable", ".[dev]", *packages)
-    return has_gpu
+    try:
+        return gpu_packages.packages(gpu.find())
+    except gpu_packages.DriverTooOldError as error:
+        raise SetupError(str(error)) from None
+
+
+def constraints() -> str:
+    """The file that pins versions for this machine, as a URL: pip splits the variable at spaces."""
+    from benchmarks import gpu, gpu_packages
+
+    try:
+        return (ROOT / gpu_packages.constraints(gpu.find())).as_uri()
+    except gpu_packages.DriverTooOldError as error:
+        raise SetupError(str(error)) from None
 
 
 def describe_machine(name: str) -> None:
@@ -323,8 +340,8 @@ def run(*arguments: str) -> int:
     """Run .venv's Python in the checkout, its own programs first; the exit status."""
     environment = dict(os.environ)
     environment["PATH"] = os.pathsep.join([str(PYTHON.parent), environment.get("PATH", "")])
-    # As a URL, since pip splits the variable at spaces.
-    environment.setdefault("PIP_CONSTRAINT", (ROOT / "constraints.txt").as_uri())
+    if "PIP_CONSTRAINT" not in environment:
+        environment["PIP_CONSTRAINT"] = constraints()
     return subprocess.run([PYTHON, *arguments], cwd=ROOT, env=environment).returncode
 
 

@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
-COMMANDS = ("table", "gate", "calibrate", "profile")
+COMMANDS = ("table", "gate", "calibrate", "profile", "ceiling")
 """The modules that are commands: each has ``add_parser(commands)`` and ``run(options)``."""
 
 
@@ -37,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _report(status: int, error: Exception) -> int:
-    print(f"python -m benchmarks: {error}", file=sys.stderr)
+    from sgemm.causes import explain
+
+    print(f"python -m benchmarks: {explain(error)}", file=sys.stderr)
     return status
 
 

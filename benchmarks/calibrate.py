@@ -4,9 +4,11 @@ Processes of one and the same build take turns, and every two of them are compar
 compares base and head: what it calls slower is a false alarm. Some processes also take samples that
 a spinning kernel has slowed down by a known share: what the gate does not call slower is a miss.
 
-N processes give N(N-1)/2 comparisons of the whole gate. Each comparison that takes a second pair of
-processes takes one that shares no process with the first. Comparisons that share a process are not
-independent; the intervals take them as if they were.
+N processes give N(N-1)/2 comparisons of the whole gate. They take turns until every two of them
+have enough rounds; of two that are compared, those rounds count that they would have taken alone.
+Each comparison that takes a second pair of processes takes one that shares no process with the
+first. Comparisons that share a process are not independent; the intervals take them as if they
+were.
 """
 
 import argparse
@@ -28,12 +30,14 @@ from .distributions import clopper_pearson
 from .document import document, print_document
 from .gate import BENCHMARKS, Benchmark
 from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
-from .verdict import Comparison, Samples, Verdict, compare, settle
+from .verdict import Comparison, Samples, Verdict, compare, settle, until_precise
 
 SHARES = (0.005, 0.01, 0.02, 0.05)
 """The slowdowns that are planted, as shares of the time."""
 
-PLANTED_VERSIONS = tuple(LADDER)[-2:]
+PLANTED_VERSIONS = tuple(LADDER)[3:5]
+"""One whose time varies from launch to launch, v3, and one whose does not."""
+
 PLANTED_PROBLEMS = (
     "256x256x256",
     "512x512x512",
@@ -95,6 +99,11 @@ class Session:
 
     environment: dict[str, Any]
     recorded: dict[Benchmark, Recorded] = field(default_factory=dict)
+
+    @property
+    def benchmarks(self) -> int:
+        """How many of what is recorded a gate compares."""
+        return len(self.recorded.keys() & {*BENCHMARKS})
 
 
 @dataclass
@@ -187,6 +196,7 @@ def sample(processes: int, planted: int, keep: str | None) -> Session:
             {
                 **running[0].environment,
                 "date": time.strftime("%Y-%m-%d", time.gmtime()),
+                "time": time.strftime("%H:%M:%S UTC", time.gmtime()),
                 "processes": processes,
                 "planted": planted,
             }
@@ -194,7 +204,7 @@ def sample(processes: int, planted: int, keep: str | None) -> Session:
         print(json.dumps(session.environment), file=file)
         for version, problem in _progress([*BENCHMARKS, *FURTHER_BENCHMARKS]):
             is_planted = version in PLANTED_VERSIONS and problem in PLANTED_PROBLEMS
-            taken = take_turns(running, version, problem, planted=is_planted)
+            taken = take_turns(running, version, problem, len(BENCHMARKS), planted=is_planted)
             for failure in taken:
                 if isinstance(failure, Failure):
                     print(f"{version} at {problem}: {failure.reason}", file=sys.stderr)
@@ -233,7 +243,7 @@ def _progress(benchmarks: Sequence[Benchmark]) -> Iterable[Benchmark]:
 def _samples(outcome: Outcome) -> dict[float, Samples]:
     if isinstance(outcome, Failure):
         return {}
-    return {share: Samples(series.seconds, series.cycles) for share, series in outcome.items()}
+    return {share: series.samples for share, series in outcome.items()}
 
 
 def _line(version: str, problem: str, recorded: Recorded) -> str:
@@ -257,7 +267,7 @@ def judge(session: Session, calibration: Calibration) -> None:
     for pair, other in _two_pairs(count):
         alarms = []
         for (version, problem), recorded in session.recorded.items():
-            verdict = _gate(recorded, pair, other, 0.0)
+            verdict = _gate(recorded, pair, other, 0.0, session.benchmarks)
             asv = _asv(recorded, pair, 0.0)
             _count(calibration.of(version, problem, 0.0), verdict, asv)
             if (version, problem) in BENCHMARKS:
@@ -274,7 +284,7 @@ def judge(session: Session, calibration: Calibration) -> None:
                     if len(heads) < MIN_PLANTED:
                         continue
                     again = _another(len(recorded), heads, base, head)
-                    verdict = _gate(recorded, (base, head), again, share)
+                    verdict = _gate(recorded, (base, head), again, share, session.benchmarks)
                     asv = _asv(recorded, (base, head), share)
                     _count(calibration.of(version, problem, share), verdict, asv)
 
@@ -297,12 +307,12 @@ def _another(count: int, heads: Sequence[int], base: int, head: int) -> Pair:
     return next(i for i in others if i not in (base, head)), other_head
 
 
-def _gate(recorded: Recorded, first: Pair, second: Pair, share: float) -> Verdict:
+def _gate(recorded: Recorded, first: Pair, second: Pair, share: float, benchmarks: int) -> Verdict:
     def compared(pair: Pair) -> Comparison:
         base, head = recorded[pair[0]].get(0.0), recorded[pair[1]].get(share)
         if base is None or head is None:
             return Comparison(Verdict.NO_MEASUREMENT)
-        return compare(base, head, len(BENCHMARKS))
+        return compare(*until_precise(base, head, benchmarks), benchmarks)
 
     return settle(compared(first), lambda: compared(second)).verdict
 
@@ -340,7 +350,7 @@ def rates(calibration: Calibration, sessions: Sequence[Session]) -> dict[str, An
             {"version": version, "problem": problem, "share": share, **judged.document()}
             for (version, problem, share), judged in sorted(calibration.benchmarks.items())
         ],
-        benchmarks_of_a_gate=len(BENCHMARKS),
+        benchmarks_of_a_gate=max(session.benchmarks for session in sessions),
         gates=calibration.gates.document(),
     )
 

@@ -25,7 +25,7 @@ from .gate_report import Report, Row
 from .problems import PROBLEMS
 from .resources import ARCHITECTURES
 from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
-from .verdict import Samples, Verdict, combine, compare, is_settled
+from .verdict import Verdict, combine, compare, is_settled
 
 STATIC_SERIES = {"registers": "registers", "spill_bytes": "bytes spilled", "shared_bytes": "bytes"}
 """What the compiler reports, fewer being better, and its unit."""
@@ -165,25 +165,25 @@ def measure(
     pair. Notes in the report where it was measured, and for how long."""
     base, head = pair
     first: dict[Benchmark, Row] = {}
-    for benchmark, (before, after) in _sample(report, (base, head), benchmarks):
+    for benchmark, (before, after) in _sample(report, (base, head), benchmarks, len(benchmarks)):
         first[benchmark] = judge(benchmark, before, after, len(benchmarks))
     again = [benchmark for benchmark, row in first.items() if not _is_settled(row)]
     found = dict(first)
     if again:  # head first this time
-        for benchmark, (after, before) in _sample(report, (head, base), again):
+        for benchmark, (after, before) in _sample(report, (head, base), again, len(benchmarks)):
             second = judge(benchmark, before, after, len(benchmarks))
             found[benchmark] = _combined(first[benchmark], second)
     return found
 
 
 def _sample(
-    report: Report, pair: Sequence[Build], benchmarks: Sequence[Benchmark]
+    report: Report, pair: Sequence[Build], benchmarks: Sequence[Benchmark], count: int
 ) -> Iterator[tuple[Benchmark, list[Outcome]]]:
     with SamplingProcess(pair[0]) as one, SamplingProcess(pair[1]) as other:
         get_ready([one, other])
         report.environment = one.environment
-        for benchmark in report.timed(benchmarks):
-            yield benchmark, take_turns([one, other], *benchmark)
+        for version, problem in report.timed(benchmarks):
+            yield (version, problem), take_turns([one, other], version, problem, count)
 
 
 def judge(benchmark: Benchmark, before: Outcome, after: Outcome, benchmarks: int) -> Row:
@@ -196,9 +196,7 @@ def judge(benchmark: Benchmark, before: Outcome, after: Outcome, benchmarks: int
         verdict = Verdict.NOT_COMPARABLE if before.wrong else Verdict.NO_MEASUREMENT
         return Row(version, problem, verdict, f"base: {before.reason}")
     old, new = before[0.0], after[0.0]
-    comparison = compare(
-        Samples(old.seconds, old.cycles), Samples(new.seconds, new.cycles), benchmarks
-    )
+    comparison = compare(old.samples, new.samples, benchmarks)
     row = Row(version, problem, comparison.verdict, comparison.detail)
     flops = PROBLEMS[problem].flops
     row.before, row.after = (flops / median(s.seconds) / 1e9 for s in (old, new))

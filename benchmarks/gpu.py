@@ -4,6 +4,7 @@ Nothing here creates a CUDA context.
 """
 
 import ctypes
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,11 +117,14 @@ class Monitor:
         )
 
     def describe(self) -> dict[str, Any]:
-        """The driver, and the limits within which the GPU's clocks and power are kept."""
+        """The driver, the limits within which the GPU's clocks and power are kept, and a hash that
+        tells one GPU of a model from another."""
         nvml = self._nvml
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerManagementLimit)
+        uuid = self._ask(nvml.nvmlDeviceGetUUID)
         return {
             "driver": nvml.nvmlSystemGetDriverVersion(),
+            "gpu_id": uuid and hashlib.sha256(uuid.encode()).hexdigest()[:12],
             "max_sm_mhz": self.max_sm_mhz,
             "max_memory_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_MEM),
             "power_limit_watts": None if milliwatts is None else milliwatts / 1000,

@@ -1,12 +1,13 @@
-"""Measures one version on a GPU, in a child process (see ``child``): all its problems, so that one
-measurement serves every benchmark and CUDA starts once.
+"""Measures every version on a GPU, in one child process (see ``child``), so that one measurement
+serves every benchmark and CUDA starts once.
 
-What a version is compared with is measured in the same child: the FFMA peak before the problems,
-and cuBLAS, on each problem, in turn with the version.
+What versions are compared with is measured in the same process: the FFMA peak before them, and
+cuBLAS, on each problem, in turn with each version.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from . import child, environment, gpu
@@ -14,15 +15,8 @@ from .checkout import LADDER
 from .cublas import Cublas
 from .ffma_peak import FfmaPeak
 from .problems import PROBLEMS, Problem
-from .products import Layout, Multiply, Operands, Product, random_values
-from .timing import (
-    CAP_SECONDS,
-    CudaStream,
-    Sampler,
-    WrongResultError,
-    low_end,
-    reason_to_stop,
-)
+from .products import PLACES, Multiply, Operands, Product, random_values
+from .timing import CudaStream, Sampler, WrongResultError, low_end, reason_to_stop
 
 CUBLAS = "cublas"
 SUBJECTS = (*LADDER, CUBLAS)
@@ -30,25 +24,31 @@ SUBJECTS = (*LADDER, CUBLAS)
 
 ENVIRONMENT = "environment"
 TIMEOUT_SECONDS = 900.0
+CAP_SECONDS = 0.6  # of timed work, of one version with cuBLAS beside it
 
 
-def run(subject: str) -> dict[str, child.Record]:
-    """Problem name to what ``measure`` returns, ``{"error": why}`` or ``{"skip": why}``; and
+def run() -> dict[str, dict[str, child.Record]]:
+    """Subject and problem to what ``measure`` returns, ``{"error": why}`` or ``{"skip": why}``; and
     ``ENVIRONMENT`` to the environment, where the child came that far."""
-    return child.collect("measure", [subject], list(PROBLEMS), TIMEOUT_SECONDS)
+    keys = [_key(subject, problem) for problem in PROBLEMS for subject in SUBJECTS]
+    records = child.collect("measure", [], keys, TIMEOUT_SECONDS)
+    measurements = {
+        subject: {problem: records[_key(subject, problem)] for problem in PROBLEMS}
+        for subject in SUBJECTS
+    }
+    return measurements | {ENVIRONMENT: records.get(ENVIRONMENT, {})}
+
+
+def _key(subject: str, problem: str) -> str:
+    return f"{subject} {problem}"
 
 
 def answer(
-    args: Sequence[str], problems: Sequence[str], emit: Callable[[str, child.Record], None]
+    args: Sequence[str], keys: Sequence[str], emit: Callable[[str, child.Record], None]
 ) -> None:
-    """What the child does: measure the subject ``args[0]`` on ``problems``."""
-    (subject,) = args
+    """What the child does: measure the subjects and problems that ``keys`` name."""
     device = gpu.find()
     assert device is not None, "the parent has found a GPU"
-    if reason := _reason_to_skip(subject, device):
-        for name in problems:
-            emit(name, {"skip": reason})
-        return
     monitor = gpu.Monitor(device)
     monitor.require_alone(own_processes=0)
     with CudaStream() as stream:
@@ -56,24 +56,13 @@ def answer(
         peak_gflops = measure_peak(stream, monitor)
         surroundings = environment.describe(device, monitor, cublas)
         emit(ENVIRONMENT, surroundings | {"ffma_peak_gflops": peak_gflops})
-        selected = [PROBLEMS[name] for name in problems]
-        values = random_values(max(map(Operands.floats, selected)))
-        for problem in selected:
-            operands = Operands(problem, "row", values)
-            reference = Product(cublas.multiply, operands, label="cuBLAS is ")
-            if subject == CUBLAS:
-                product, beside = reference, None
-            else:
-                native_b: Layout = LADDER[subject].b_layout
-                if native_b != "row":
-                    operands = Operands(problem, native_b, values)
-                product, beside = Product(by_version(subject), operands), reference
-            try:
-                record = measure(product, problem, stream, monitor, peak_gflops, beside)
-            except WrongResultError as error:
-                record = {"error": str(error)}
-            monitor.require_alone(own_processes=1)
-            emit(problem.name, record)
+        selected = [(PROBLEMS[name], subject) for subject, name in (k.split(" ", 1) for k in keys)]
+        values = random_values(max(Operands.floats(problem) for problem, _ in selected))
+        bench = _Bench(device, stream, monitor, cublas, peak_gflops, values)
+        for problem, group in groupby(selected, lambda pair: pair[0]):
+            for subject, record in bench.measure_all(problem, [subject for _, subject in group]):
+                monitor.require_alone(own_processes=1)
+                emit(_key(subject, problem.name), record)
 
 
 def by_version(version: Any) -> Multiply:
@@ -88,57 +77,95 @@ def measure_peak(stream: CudaStream, monitor: gpu.Monitor) -> float:
     peak = FfmaPeak()
     sampler = Sampler(peak, stream, monitor)
     sampler.prepare()
-    while not reason_to_stop([sampler], CAP_SECONDS):
-        sampler.sample()
-    sampler.finish()
+    _sample([sampler])
     return float(peak.flops) / low_end(sampler.samples) / 1e9
 
 
-def measure(
-    product: Product,
-    problem: Problem,
-    stream: CudaStream,
-    monitor: gpu.Monitor,
-    peak_gflops: float,
-    beside: Product | None,
-) -> child.Record:
-    """Time one product, in turn with the product ``beside`` that it is compared with; raises
-    WrongResultError if it is not one."""
-    sampler = Sampler(product, stream, monitor)
-    samplers = [sampler]
-    if beside is not None:
-        samplers.append(Sampler(beside, stream, monitor))
-    for each in samplers:
-        each.prepare()
-    while not (stopped := reason_to_stop(samplers, CAP_SECONDS)):
-        for each in samplers:
-            each.sample()
-    for each in samplers:
-        each.finish()
+@dataclass(frozen=True)
+class _Bench:
+    """What all measurements of one process share."""
 
-    samples = sampler.samples
-    gflops = [problem.flops / sample.seconds / 1e9 for sample in samples]
-    record = {
-        "seconds": [sample.seconds for sample in samples],
-        "cycles": [sample.cycles for sample in samples],
-        "gflops": gflops,
-        "share_of_peak": [sample_gflops / peak_gflops for sample_gflops in gflops],
-        "low_end_seconds": low_end(samples),
-        "readings": [asdict(sample.reading) for sample in samples],
-        "plan": asdict(sampler.plan),
-        "settled": sampler.settled,
-        "stopped": stopped,
-        "operand_sets": product.sets,
-        "residual": asdict(product.residual),
-        "error_over_bound": product.residual.worst,
-    }
-    if beside is not None:
-        besides = samplers[1].samples
-        record["cublas_seconds"] = [sample.seconds for sample in besides]
-        record["ratio_to_cublas"] = [
-            theirs.seconds / mine.seconds for theirs, mine in zip(besides, samples, strict=True)
-        ]
-    return record
+    device: gpu.Gpu
+    stream: CudaStream
+    monitor: gpu.Monitor
+    cublas: Cublas
+    peak_gflops: float
+    values: Any
+
+    def measure_all(
+        self, problem: Problem, subjects: Sequence[str]
+    ) -> Iterator[tuple[str, child.Record]]:
+        """Measure the subjects on a problem, in that order."""
+        operands = Operands(problem, "row", self.values, PLACES)
+        product = Product(self.cublas.multiply, operands, label="cuBLAS is ")
+        reference = Sampler(product, self.stream, self.monitor)
+        wrong = ""
+        try:
+            reference.prepare()
+        except WrongResultError as error:
+            wrong = str(error)
+        for subject in subjects:
+            if reason := _reason_to_skip(subject, self.device):
+                yield subject, {"skip": reason}
+            elif wrong:
+                yield subject, {"error": wrong}
+            else:
+                try:
+                    yield subject, self._measure(subject, problem, product, reference)
+                except WrongResultError as error:
+                    yield subject, {"error": str(error)}
+
+    def _measure(
+        self, subject: str, problem: Problem, of_cublas: Product, reference: Sampler
+    ) -> child.Record:
+        """Time one subject, a version in turn with cuBLAS; raises WrongResultError."""
+        reference.restart()
+        if subject == CUBLAS:
+            return self._record(problem, of_cublas, reference, _sample([reference]))
+        operands = of_cublas.operands
+        if LADDER[subject].b_layout != "row":
+            operands = Operands(problem, LADDER[subject].b_layout, self.values, PLACES)
+        product = Product(by_version(subject), operands)
+        sampler = Sampler(product, self.stream, self.monitor)
+        sampler.prepare()
+        stopped = _sample([sampler, reference])
+        seconds = [sample.seconds for sample in reference.samples]
+        return self._record(problem, product, sampler, stopped) | {
+            "cublas_seconds": seconds,
+            "ratio_to_cublas": [
+                theirs / mine.seconds for theirs, mine in zip(seconds, sampler.samples, strict=True)
+            ],
+        }
+
+    def _record(
+        self, problem: Problem, product: Product, sampler: Sampler, stopped: str
+    ) -> child.Record:
+        samples = sampler.samples
+        gflops = [problem.flops / sample.seconds / 1e9 for sample in samples]
+        return {
+            "seconds": [sample.seconds for sample in samples],
+            "cycles": [sample.cycles for sample in samples],
+            "gflops": gflops,
+            "share_of_peak": [sample_gflops / self.peak_gflops for sample_gflops in gflops],
+            "low_end_seconds": low_end(samples),
+            "readings": [asdict(sample.reading) for sample in samples],
+            "plan": asdict(sampler.plan),
+            "settled": sampler.settled,
+            "stopped": stopped,
+            "operand_sets": product.sets,
+            "residual": asdict(product.residual),
+            "error_over_bound": product.residual.worst,
+        }
+
+
+def _sample(samplers: Sequence[Sampler]) -> str:
+    """Let samplers sample in turn until they have enough, and verify; why it was enough."""
+    while not (stopped := reason_to_stop(samplers, CAP_SECONDS)):
+        for sampler in samplers:
+            sampler.sample()
+    for sampler in samplers:
+        sampler.finish()
+    return stopped
 
 
 def _reason_to_skip(subject: str, device: gpu.Gpu) -> str | None:

@@ -9,6 +9,7 @@ from .problems import Problem
 from .timing import WrongResultError
 
 SEED = 20
+PLACES = 8  # of the matrices that are compared from process to process
 Layout = Literal["row", "column"]
 Multiply = Callable[[Any, Any, Any], None]
 """``multiply(a, b, out)`` queues ``out = a @ b`` on the current stream."""
@@ -24,18 +25,18 @@ def random_values(count: int) -> Any:
 
 
 class Operands:
-    """A and B of a problem, copied to as many places as it takes for the other places' A, B and C
-    to fill the L2 cache between two uses of one. All copies are equal, taken from
-    ``random_values``; ``native_b`` is the layout of B that the version reads."""
+    """A and B of a problem, copied to ``places`` places at least, and to as many as it takes for
+    the other places' A, B and C to fill the L2 cache between two uses of one. All copies are equal,
+    taken from ``random_values``; ``native_b`` is the layout of B that the version reads."""
 
-    def __init__(self, problem: Problem, native_b: Layout, values: Any) -> None:
+    def __init__(self, problem: Problem, native_b: Layout, values: Any, places: int = 1) -> None:
         import cupy
 
         m, n, k = problem.m, problem.n, problem.k
         b_layout = native_b if problem.b_layout == "native" else problem.b_layout
         order: Literal["C", "F"] = "C" if b_layout == "row" else "F"
         l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
-        self.sets = 1 + ceil(l2_bytes / problem.operand_bytes)
+        self.sets = max(places, 1 + ceil(l2_bytes / problem.operand_bytes))
         self.a, self.b = [], []
         for _ in range(self.sets):
             buffer = cupy.empty(problem.a_offset + m * k, cupy.float32)
@@ -60,7 +61,7 @@ class Product:
         self.sets = operands.sets
         self._label = label
         self._multiply = multiply
-        self._operands = operands
+        self.operands = operands
         shape = operands.a[0].shape[0], operands.b[0].shape[1]
         self._outs = [cupy.empty(shape, cupy.float32) for _ in range(self.sets)]
         self._right: Any = None  # a result that has passed the check
@@ -68,7 +69,7 @@ class Product:
         self.residual: Any = None
 
     def launch(self, i: int) -> None:
-        self._multiply(self._operands.a[i], self._operands.b[i], self._outs[i])
+        self._multiply(self.operands.a[i], self.operands.b[i], self._outs[i])
 
     def poison(self) -> None:
         for out in self._outs:
@@ -78,7 +79,7 @@ class Product:
         for out in self._outs[:launched]:
             if self._right is not None and (out == self._right).all():
                 continue
-            self.residual = self._check(out, self._operands.a[0], self._operands.b[0])
+            self.residual = self._check(out, self.operands.a[0], self.operands.b[0])
             if not self.residual.ok:
                 raise WrongResultError(self._label + self.residual.summary)
             self._right = out.copy()

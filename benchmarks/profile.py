@@ -224,9 +224,10 @@ def longest_kernel(output: str) -> dict[str, Any]:
     line of names, one of units, and one per kernel; its duration in seconds. Raises ProfilerError
     if there is none."""
     if "ERR_NVGPUCTRPERM" in output:
+        from sgemm.causes import COUNTERS_DENIED  # not above: older commits lack it
+
         raise ProfilerError(
-            "the GPU's performance counters are not permitted (ERR_NVGPUCTRPERM): run as root, or "
-            "have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0"
+            f"not permitted: {COUNTERS_DENIED.why}; repair: {COUNTERS_DENIED.repair}"
         )
     lines = output.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))

@@ -1,4 +1,5 @@
-"""``python -m benchmarks.readme`` writes the measured figures into README.md and docs/.
+"""``python -m benchmarks.readme`` writes what is measured or follows from the code into README.md
+and docs/.
 
 It fills what stands between pairs of markers, from the ladder and from what ``python -m benchmarks
 table --json`` and ``calibrate --json`` printed on the reference machine. The rest of those files is
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import errors_page
 from .checkout import LADDER, ROOT
 from .distributions import clopper_pearson
 
@@ -40,6 +42,9 @@ def generate(root: Path = ROOT) -> dict[Path, str]:
         chapter = root / "docs" / f"{name}.md"
         if chapter.exists():
             files[chapter] = _fill(chapter, {"measured": _measured(name, rows, environment)})
+    errors = root / "docs" / "errors.md"
+    if errors.exists():
+        files[errors] = _fill(errors, errors_page.blocks())
     return files
 
 

@@ -6,14 +6,17 @@ so that they change with the kernels alone.
 """
 
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from functools import cache
 
 from . import child
 from .checkout import LADDER, load, pinned_version
 from .series import metric, require_measured, series
 
-ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
-_COMPILER = "nvidia-cuda-nvrtc"
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90")  # what the gate compares
+GENERATIONS = load("occupancy").GENERATIONS
+_capability_of = load("releases").capability_of
+_COMPILER, _BINDING = "nvidia-cuda-nvrtc", "cuda-bindings"
 _TIMEOUT_SECONDS = 300.0
 
 Records = dict[str, child.Record]
@@ -23,29 +26,29 @@ class Resources:
     """Version and architecture to registers per thread, spilled bytes per thread and bytes of
     static shared memory per block."""
 
-    params = (list(LADDER), list(ARCHITECTURES))
+    params = (list(LADDER), list(GENERATIONS))
     param_names = ("version", "arch")
     timeout = 1800.0  # seconds
 
     def setup_cache(self) -> Records:
         """Compile every version for every architecture."""
-        keys = [_key(version, arch) for version in LADDER for arch in ARCHITECTURES]
+        keys = [key_of(version, arch) for version in LADDER for arch in GENERATIONS]
         return child.collect("resources", [], keys, _TIMEOUT_SECONDS)
 
     def setup(self, records: Records, version: str, arch: str) -> None:
-        require_measured(records[_key(version, arch)])
+        require_measured(records[key_of(version, arch)])
 
     @series(unit="registers", version="1")
     def track_registers(self, records: Records, version: str, arch: str) -> int:
-        return int(metric(records[_key(version, arch)], "registers"))
+        return int(metric(records[key_of(version, arch)], "registers"))
 
     @series(unit="bytes", version="1")
     def track_spill_bytes(self, records: Records, version: str, arch: str) -> int:
-        return int(metric(records[_key(version, arch)], "spill_bytes"))
+        return int(metric(records[key_of(version, arch)], "spill_bytes"))
 
     @series(unit="bytes", version="1")
     def track_shared_bytes(self, records: Records, version: str, arch: str) -> int:
-        return int(metric(records[_key(version, arch)], "shared_bytes"))
+        return int(metric(records[key_of(version, arch)], "shared_bytes"))
 
 
 def answer(
@@ -55,12 +58,10 @@ def answer(
     import sgemm
 
     parse = load("ptxas").parse
-    other_compiler = _other_compiler()
     for key in keys:
         version, arch = key.split()
-        reason = None if version in sgemm.LADDER else f"this commit has no {version}"
-        if skip := reason or other_compiler:
-            emit(key, {"skip": skip})
+        if reason := why_not_compared(sgemm.LADDER, version, arch):
+            emit(key, {"skip": reason})
             continue
         try:
             emit(key, parse(sgemm.compile(version, arch=arch).log)._asdict())
@@ -68,15 +69,30 @@ def answer(
             emit(key, {"error": str(error)})
 
 
-def _key(version: str, arch: str) -> str:
+def key_of(version: str, arch: str) -> str:
+    """What the record of a version on an architecture is called."""
     return f"{version} {arch}"
 
 
+def why_not_compared(ladder: Container[str], version: str, arch: str) -> str | None:
+    """Why there is nothing to record of a version of the installed package; None if there is."""
+    if version not in ladder:
+        return f"this commit has no {version}"
+    if _capability_of(arch) < (oldest := LADDER[version].min_compute_capability):
+        return f"{version} needs compute capability {'{}.{}'.format(*oldest)}"
+    return _other_compiler()
+
+
+@cache
 def _other_compiler() -> str | None:
     """Why the installed compiler does not count; None if it is the pinned one."""
     pinned = pinned_version(_COMPILER)
     try:
-        installed = importlib.metadata.version(_COMPILER)
-    except importlib.metadata.PackageNotFoundError:
-        return f"{_COMPILER} is not installed"
-    return None if installed == pinned else f"{_COMPILER} is {installed}, not {pinned}"
+        installed, binding = map(importlib.metadata.version, (_COMPILER, _BINDING))
+    except importlib.metadata.PackageNotFoundError as error:
+        return f"{error.name} is not installed"
+    if installed != pinned:
+        return f"{_COMPILER} is {installed}, not {pinned}"
+    # The binding loads the NVRTC of its own CUDA major, whatever else is installed.
+    major = binding.split(".")[0]
+    return None if major == pinned.split(".")[0] else f"{_BINDING} is for CUDA {major}"

@@ -1,14 +1,15 @@
 """What differs between two builds of a kernel, instruction by instruction."""
 
-import re
-import shutil
-import subprocess
 from collections import Counter
 from difflib import unified_diff
-from importlib import metadata
 from pathlib import Path
 
+from .checkout import load
+
 MAX_LINES = 60
+
+_reader = load("sass")  # today's, whatever commits the machine code is from
+find_disassembler = _reader.find_disassembler
 
 
 def difference(base: Path, head: Path) -> str:
@@ -17,12 +18,16 @@ def difference(base: Path, head: Path) -> str:
     disassembler = find_disassembler()
     if disassembler is None:
         return "The instructions are not compared: there is no nvdisasm (nvidia-cuda-nvdisasm)."
-    before, after = (_instructions(disassembler, cubin) for cubin in (base, head))
-    lines = list(unified_diff(before, after, "base", "head", n=2, lineterm=""))
+    before, after = (
+        _reader.parse(_reader.disassemble(disassembler, cubin)) for cubin in (base, head)
+    )
+    lines = list(
+        unified_diff([*map(str, before)], [*map(str, after)], "base", "head", n=2, lineterm="")
+    )
     if not lines:
         return "The instructions are the same."
-    counts = Counter(map(_opcode, after))
-    counts.subtract(Counter(map(_opcode, before)))
+    counts = Counter(instruction.word for instruction in after)
+    counts.subtract(instruction.word for instruction in before)
     changed = ", ".join(f"{n:+d} {name}" for name, n in sorted(counts.items()) if n)
     left_out = len(lines) - MAX_LINES
     if left_out > 0:
@@ -31,29 +36,3 @@ def difference(base: Path, head: Path) -> str:
         f"{len(before)} instructions became {len(after)}: {changed or 'only their order differs'}."
     )
     return "\n".join([total, "", "```diff", *lines, "```"])
-
-
-def find_disassembler() -> str | None:
-    """The nvdisasm of the installed wheel, else that of a CUDA toolkit on the PATH."""
-    try:
-        files = metadata.files("nvidia-cuda-nvdisasm") or []
-    except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == "nvdisasm":
-            return str(file.locate())
-    return shutil.which("nvdisasm")
-
-
-def _instructions(disassembler: str, cubin: Path) -> list[str]:
-    """The instructions in order, without their addresses and encodings."""
-    listing = subprocess.run(
-        [disassembler, "-c", str(cubin)], capture_output=True, text=True, check=True
-    ).stdout
-    found = re.findall(r"^\s*/\*[0-9a-f]+\*/\s+(.*?)\s*;", listing, re.MULTILINE)
-    return [re.sub(r"\s+", " ", text) for text in found]
-
-
-def _opcode(instruction: str) -> str:
-    without_predicate = re.sub(r"^@!?U?P\w+ ", "", instruction)
-    return without_predicate.split()[0].split(".")[0]

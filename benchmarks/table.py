@@ -162,12 +162,15 @@ def _blaming(subject: Subject) -> Iterator[None]:
     unusable in this process."""
     from cupy.cuda import driver, runtime
 
+    from sgemm import KernelError
+    from sgemm.causes import explain
+
     try:
         yield
     except WrongResultError as error:
         subject.wrong = str(error)
-    except (driver.CUDADriverError, runtime.CUDARuntimeError) as error:
-        raise KernelFailedError(f"{subject.name} failed: {error}") from error
+    except (driver.CUDADriverError, runtime.CUDARuntimeError, KernelError) as error:
+        raise KernelFailedError(f"{subject.name} failed: {explain(error)}") from error
 
 
 def _rows(subjects: Sequence[Subject]) -> list[dict[str, Any]]:

@@ -3,7 +3,12 @@
 Each process holds one build of the package. For one version and problem all of them get ready;
 then, round after round, each takes a sample, in an order that turns round every time (ABBA), so
 that none always comes first. The GPU goes from one to the next within milliseconds, at the same
-clock and temperature.
+clock and temperature. Rounds go on until ``verdict.is_precise`` says of every pair of processes
+that it has enough of them, or their time is up.
+
+A sample is here the mean of its batches, not the fastest: what disturbs one process soon disturbs
+the next, rounds that stand out are left out, and where the time of a kernel varies from launch to
+launch, as v3's does, their mean is better known than their low end.
 
 The process can also slow its own kernel down: after each timed batch it spins on the device for a
 share of the batch's cycles. That is how ``calibrate`` plants slowdowns of a known size.
@@ -17,7 +22,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
+from statistics import mean
 from types import TracebackType
 from typing import Any
 
@@ -27,15 +34,16 @@ from .checkout import LADDER
 from .clock import ClockError
 from .cublas import Cublas
 from .measure import by_version
-from .problems import PROBLEMS, parse
-from .products import Operands, Product, random_values
-from .timing import CudaStream, Sampler, WrongResultError
+from .problems import PROBLEMS, Problem, parse
+from .products import PLACES, Operands, Product, random_values
+from .timing import CudaStream, Elapsed, Sampler, WrongResultError
+from .verdict import MIN_ROUNDS, Samples, is_precise
 
-MAX_ROUNDS = 10
-MIN_ROUNDS = 4  # of launches however long: long ones vary less
-ROUNDS_SECONDS = 0.3  # per process, between those
-SAMPLE_SECONDS = 0.02  # batches beyond these are not taken, except the first
-WARM_UP_CAP_SECONDS = 0.1  # for a GPU that is kept at work it is enough
+MAX_ROUNDS = 28
+ROUNDS_SECONDS = 0.5  # per process, and then no more, but MIN_ROUNDS of launches however long
+SAMPLE_SECONDS = 0.012  # as many batches as come next to it, at least one
+ESTIMATE_SECONDS = 0.01
+WARM_UP_CAP_SECONDS = 0.05  # for a GPU that is kept at work it is enough
 CAN_BE_SLOWED = "can be slowed"
 START_TIMEOUT_SECONDS = 120.0
 ANSWER_TIMEOUT_SECONDS = 60.0
@@ -60,6 +68,10 @@ class Series:
     seconds: list[float] = field(default_factory=list)
     cycles: list[float] = field(default_factory=list)
     readings: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def samples(self) -> Samples:
+        return Samples(self.seconds, self.cycles)
 
 
 Outcome = dict[float, Series] | Failure
@@ -163,11 +175,12 @@ def take_turns(
     processes: Sequence[SamplingProcess],
     version: str,
     problem: str,
+    benchmarks: int,
     *,
     planted: bool = False,
 ) -> list[Outcome]:
-    """Sample one version and problem in all processes, and if ``planted`` at each process's shares
-    of slowdown too: what each has sampled, or why nothing.
+    """Sample one version and problem, of so many ``benchmarks``, in all processes, and if
+    ``planted`` at each process's shares of slowdown too: what each has sampled, or why nothing.
 
     Raises GpuBusyError if another process computes on the GPU, and SamplingError if a process
     cannot be started.
@@ -195,18 +208,32 @@ def take_turns(
         return [i for i in range(len(processes)) if i not in failures]
 
     get_ready(processes)
-    rounds = 0
+    max_rounds = 0
     for i in working():
         answer = ask(i, "prepare", version=version, problem=problem, processes=len(processes))
-        rounds = max(rounds, answer.get("rounds", 0))
-    for round_ in range(rounds):
-        for i in working()[:: -1 if round_ % 2 else 1]:
+        max_rounds = max(max_rounds, answer.get("rounds", 0))
+    imprecise = [
+        (base, head, share)
+        for base, head in permutations(working(), 2)
+        for share in taken[head]
+        if share or base < head
+    ]
+    rounds = 0
+    while imprecise and rounds < max_rounds:
+        for i in working()[:: -1 if rounds % 2 else 1]:
             for share, series in taken[i].items():
                 if not (sample := ask(i, "sample", share=share)):
                     break
                 series.seconds.append(sample["seconds"])
                 series.cycles.append(sample["cycles"])
                 series.readings.append(sample["reading"])
+        rounds += 1
+        imprecise = [
+            (base, head, share)
+            for base, head, share in imprecise
+            if not failures.keys() & {base, head}
+            and not is_precise(taken[base][0.0].samples, taken[head][share].samples, benchmarks)
+        ]
     for i in working():
         ask(i, "finish", processes=len(processes))
     return [failures.get(i) or taken[i] for i in range(len(processes))]
@@ -254,11 +281,16 @@ class TurnsSampler(Sampler):
     def _plan(self, seconds: float) -> None:
         super()._plan(seconds)
         batch_seconds = seconds * self.plan.launches_per_batch
-        affordable = max(1, int(SAMPLE_SECONDS / batch_seconds))
-        batches = min(self.plan.batches_per_sample, affordable)
+        batches = max(1, round(SAMPLE_SECONDS / batch_seconds))
         self.plan = replace(self.plan, batches_per_sample=batches)
-        sample_seconds = batch_seconds * (batches + self.plan.lead_in)
-        self.rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, int(ROUNDS_SECONDS / sample_seconds)))
+        lead_in_seconds = self.plan.lead_in * (batch_seconds if self.plan.graph else seconds)
+        affordable = int(ROUNDS_SECONDS / (batches * batch_seconds + lead_in_seconds))
+        self.rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, affordable))
+
+    def _result(self, batches: Sequence[Elapsed]) -> Elapsed:
+        return Elapsed(
+            mean(batch.seconds for batch in batches), mean(batch.cycles for batch in batches)
+        )
 
     def _batch(self) -> None:
         super()._batch()
@@ -270,17 +302,25 @@ class _Answers:
     """What the child answers to each command: ``{"wrong": why}`` for a wrong result, ``{"busy":
     why}`` if somebody else computes on the GPU, ``{"error": why}`` for what else it survives."""
 
-    def __init__(self, stream: CudaStream, monitor: gpu.Monitor, spin: Spin | None) -> None:
+    def __init__(
+        self, stream: CudaStream, monitor: gpu.Monitor, cublas: Cublas, spin: Spin | None
+    ) -> None:
         self._stream = stream
         self._monitor = monitor
         self._spin = spin
         self._values = random_values(max(map(Operands.floats, PROBLEMS.values())))
         self._sampler: TurnsSampler | None = None
 
+        small = Product(cublas.multiply, Operands(Problem(32, 32, 32), "row", self._values))
+        small.launch(0)
+        small.verify(1)  # compiles the check, which takes many seconds, before the turns
+
     def prepare(self, version: str, problem: str, processes: int) -> child.Record:
         self._monitor.require_alone(own_processes=processes)
         self._sampler = None  # frees its matrices
-        operands = Operands(parse(problem), LADDER[version].b_layout, self._values)
+        if self._spin is not None:
+            self._spin.set_cycles(0)
+        operands = Operands(parse(problem), LADDER[version].b_layout, self._values, PLACES)
         product = Product(by_version(version), operands)
         self._sampler = TurnsSampler(product, self._stream, self._monitor)
         self._sampler.spin = self._spin
@@ -304,13 +344,14 @@ def answer(
     """What the child does: it answers commands from its standard input until that ends."""
     import sgemm
 
+    timing.ESTIMATE_SECONDS = ESTIMATE_SECONDS
     timing.WARM_UP_CAP_SECONDS = WARM_UP_CAP_SECONDS
     device = gpu.find()
     assert device is not None, "the parent has found a GPU"
     monitor = gpu.Monitor(device)
     with CudaStream() as stream:
         cublas = Cublas(stream.stream)
-        answers = _Answers(stream, monitor, Spin() if CAN_BE_SLOWED in args else None)
+        answers = _Answers(stream, monitor, cublas, Spin() if CAN_BE_SLOWED in args else None)
         emit("ready", environment.describe(device, monitor, cublas))
         for line in sys.stdin:
             command, arguments = json.loads(line)

@@ -16,7 +16,10 @@ their clocks and temperatures. The rule, for each benchmark:
 4. No gap is "same" only if the run would have shown one that anybody minds; else it is ambiguous.
    Where clocks move under the power cap, seconds are too noisy to show that and cycles are not:
    then cycles alone may.
-5. What is not "same" is measured again in two fresh processes. It is slower, or faster, if both
+5. Rounds are taken until more would not make the gaps in seconds and cycles much better known, or
+   until they have cost their time (``is_precise``). The intervals alone decide that: to stop on the
+   verdict would make more of them false.
+6. What is not "same" is measured again in two fresh processes. It is slower, or faster, if both
    pairs say so. If they disagree, their mean decides between "same" and "ambiguous". Gaps beyond
    ``CERTAIN``, which no process's luck explains, are not measured again.
 
@@ -34,23 +37,25 @@ from .distributions import t_quantile, trimmed_mean
 CERTAIN = 0.05  # as a logarithm of the time, like all gaps
 ERROR_RATE = 0.05  # of one pair of processes, all benchmarks together
 MIN_ROUNDS = 3
-TRIMMED_FROM_ROUNDS = 8  # fewer rounds have none to spare
-ROUNDS_PER_TRIMMED = 5  # one lowest and one highest gap left out per so many
+PRECISE_FROM_ROUNDS = 6  # fewer may agree by chance
+ROUNDS_PER_TRIMMED = 10  # one lowest and one highest gap left out per so many
 SHORT_LAUNCH_SECONDS = 40e-6
 
 
 @dataclass(frozen=True)
 class Limits:
     """``relevant`` is the smallest gap that counts, ``visible`` the one that must not stay hidden,
-    ``between_processes`` the standard deviation of the gap between two processes of one binary."""
+    ``precise`` what the rounds may leave unknown of a gap, ``between_processes`` the standard
+    deviation of the gap between two processes of one binary."""
 
     relevant: float
     visible: float
+    precise: float
     between_processes: float
 
 
-LIMITS = Limits(relevant=0.004, visible=0.01, between_processes=0.0007)
-SHORT_LAUNCH_LIMITS = Limits(relevant=0.02, visible=0.05, between_processes=0.004)
+LIMITS = Limits(relevant=0.004, visible=0.01, precise=0.0025, between_processes=0.0007)
+SHORT_LAUNCH_LIMITS = Limits(relevant=0.02, visible=0.05, precise=0.0125, between_processes=0.004)
 
 
 class Verdict(Enum):
@@ -72,6 +77,9 @@ class Samples:
 
     seconds: Sequence[float]
     cycles: Sequence[float]
+
+    def first(self, rounds: int) -> "Samples":
+        return Samples(self.seconds[:rounds], self.cycles[:rounds])
 
 
 @dataclass(frozen=True)
@@ -120,11 +128,31 @@ def compare(base: Samples, head: Samples, benchmarks: int) -> Comparison:
         )
     if not all(isfinite(value) and value > 0 for values in series for value in values):
         return Comparison(Verdict.NO_MEASUREMENT, detail="a sample is no positive number")
-    short = median(base.seconds) < SHORT_LAUNCH_SECONDS
-    limits = SHORT_LAUNCH_LIMITS if short else LIMITS
-    seconds = _gap(base.seconds, head.seconds, benchmarks, limits)
-    cycles = _gap(base.cycles, head.cycles, benchmarks, limits)
+    limits = _limits(base)
+    between = NormalDist().inv_cdf(_confidence(benchmarks)) * limits.between_processes
+    seconds, cycles = (
+        Gap(gap.estimate, hypot(gap.margin, between))
+        for gap in _gaps_of_rounds(base, head, benchmarks)
+    )
     return decide(seconds, cycles, limits)
+
+
+def is_precise(base: Samples, head: Samples, benchmarks: int) -> bool:
+    """Whether a pair of processes has sampled enough rounds."""
+    if len(base.seconds) < PRECISE_FROM_ROUNDS:
+        return False
+    precise = _limits(base).precise
+    return all(gap.margin <= precise for gap in _gaps_of_rounds(base, head, benchmarks))
+
+
+def until_precise(base: Samples, head: Samples, benchmarks: int) -> tuple[Samples, Samples]:
+    """The rounds that two processes would have sampled without the others that they took turns
+    with."""
+    for rounds in range(PRECISE_FROM_ROUNDS, len(base.seconds)):
+        pair = base.first(rounds), head.first(rounds)
+        if is_precise(*pair, benchmarks):
+            return pair
+    return base, head
 
 
 def settle(first: Comparison, again: Callable[[], Comparison]) -> Comparison:
@@ -194,11 +222,23 @@ def decide(seconds: Gap, cycles: Gap, limits: Limits = LIMITS) -> Comparison:
     return comparison(Verdict.SLOWER if seconds.estimate > 0 else Verdict.FASTER)
 
 
-def _gap(base: Sequence[float], head: Sequence[float], benchmarks: int, limits: Limits) -> Gap:
-    gaps = [log(h / b) for b, h in zip(base, head, strict=True)]
-    trim = len(gaps) // ROUNDS_PER_TRIMMED if len(gaps) >= TRIMMED_FROM_ROUNDS else 0
-    estimate, error = trimmed_mean(gaps, trim)
-    confidence = 1 - ERROR_RATE / benchmarks
-    within = t_quantile(confidence, len(gaps) - 2 * trim - 1) * error
-    between = NormalDist().inv_cdf(confidence) * limits.between_processes
-    return Gap(estimate, hypot(within, between))
+def _limits(base: Samples) -> Limits:
+    short = median(base.seconds) < SHORT_LAUNCH_SECONDS
+    return SHORT_LAUNCH_LIMITS if short else LIMITS
+
+
+def _confidence(benchmarks: int) -> float:
+    return 1 - ERROR_RATE / benchmarks
+
+
+def _gaps_of_rounds(base: Samples, head: Samples, benchmarks: int) -> tuple[Gap, Gap]:
+    """The gaps in seconds and in cycles, as far as the rounds themselves tell."""
+
+    def gap(before: Sequence[float], after: Sequence[float]) -> Gap:
+        gaps = [log(h / b) for b, h in zip(before, after, strict=True)]
+        trim = len(gaps) // ROUNDS_PER_TRIMMED
+        estimate, error = trimmed_mean(gaps, trim)
+        degrees = len(gaps) - 2 * trim - 1
+        return Gap(estimate, t_quantile(_confidence(benchmarks), degrees) * error)
+
+    return gap(base.seconds, head.seconds), gap(base.cycles, head.cycles)

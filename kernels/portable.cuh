@@ -72,4 +72,57 @@ template <int PENDING>
 __device__ inline void copy_async_wait() {}
 
 #endif
+
+#if __CUDA_ARCH__ >= 900
+
+// A barrier in shared memory for producers and consumers of data (mbarrier). It goes from phase to
+// phase: a phase ends when as many arrivals have come in as mbarrier_init() said. Whoever waits
+// names a phase by its parity: 0 for the first one, then 1, 0, 1, ...
+using mbarrier_t = unsigned long long;
+
+// One thread does this, and the block's barrier must follow before anybody uses it.
+__device__ inline void mbarrier_init(mbarrier_t* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
+                 "r"(arrivals)
+                 : "memory");
+}
+
+__device__ inline void mbarrier_arrive(mbarrier_t* barrier) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
+                 : "memory");
+}
+
+// Arrives once the copies that this thread has started with copy_async() have landed.
+__device__ inline void copy_async_arrive(mbarrier_t* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
+                 : "memory");
+}
+
+// Waits for the end of the phase of this parity. The phase before the first counts as ended.
+__device__ inline void mbarrier_wait(mbarrier_t* barrier, unsigned parity) {
+    unsigned ended;
+    do {
+        asm volatile("{ .reg .pred ended; mbarrier.try_wait.parity.shared.b64 ended, [%1], %2;"
+                     " selp.u32 %0, 1, 0, ended; }"
+                     : "=r"(ended)
+                     : "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(parity)
+                     : "memory");
+    } while (!ended);
+}
+
+// Moves registers between warps: all warps of a group of four raise or lower what each of their
+// threads may use.
+template <int REGISTERS>
+__device__ inline void set_max_registers_increase() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS>
+__device__ inline void set_max_registers_decrease() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+#endif
 #endif

@@ -6,7 +6,7 @@
 // its 128 independent sums hide the latency of the FMA.
 // What it needs: a larger tile, so that enough threads remain, and the warp layout of
 // micro_tile.cuh. A stays untransposed, so that the copies into shared memory are v2's.
-#include "micro_tile.cuh"
+#include "a_row_major.cuh"
 
 static_assert((TILE_M * A_PITCH + TILE_K * TILE_N) * 4 <= 48 * 1024,
               "both tiles must fit the 48 KiB of static shared memory");
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
     const float* a = A + row0 * lda;
     const float* b = B + col0;
-    MicroTile micro_tile;
+    RowMajorMicroTile micro_tile;
     for (int depth = K; depth > 0; depth -= TILE_K) { // depth: what is left of K
         StagedTile<TILE_M, TILE_K> a_staged;
         StagedTile<TILE_K, TILE_N> b_staged;

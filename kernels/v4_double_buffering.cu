@@ -6,7 +6,7 @@
 // Why: v3's threads wait for global memory at every step of k, between the two barriers. Here the
 // next tile travels during the multiplication, and one barrier per step is enough: it says both
 // that everybody's part of the current tile has landed and that nobody reads the other one.
-#include "micro_tile.cuh"
+#include "a_row_major.cuh"
 
 static_assert(2 * (TILE_M * A_PITCH + TILE_K * TILE_N) * 4 <= 48 * 1024,
               "two buffers of both tiles must fit the 48 KiB of static shared memory");
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     copy_tile_async<TILE_K, TILE_N>(b_tile[0], b, ldb, K, cols);
     copy_async_commit();
 
-    MicroTile micro_tile;
+    RowMajorMicroTile micro_tile;
     int current = 0;
     for (int depth = K; depth > 0; depth -= TILE_K) { // depth: what is left of K
         copy_async_wait<0>();

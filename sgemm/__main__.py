@@ -1,4 +1,4 @@
-"""``python -m sgemm``: versions, check, doctor.
+"""``python -m sgemm``: versions, check, inspect, trace, doctor.
 
 Exit status: 0 all is right; 1 it ran and the answer is bad; 2 it could not tell, with the reason in
 one line on standard error.
@@ -23,6 +23,7 @@ from .versions import resolve
 
 HELD, BAD, UNKNOWN = 0, 1, 2
 MAX_SEED_DIGITS = 18
+TRACED_SHAPE = "256x256x256"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,11 +76,37 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--seed", type=_seed, default=0, help="of the operands and the simulator's thread order"
     )
+    check.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="in the simulator, examine every access to memory, for races and the like",
+    )
+
+    inspect = commands.add_parser(
+        "inspect", help="what the compiler made of kernels: registers, occupancy, instructions"
+    )
+    inspect.set_defaults(run=_inspect)
+    inspect.add_argument("--version", metavar="NAME", help="a version of the ladder", **repeatable)
+    inspect.add_argument(
+        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **repeatable
+    )
+    inspect.add_argument("--arch", metavar="ARCH", help="such as sm_90", **repeatable)
+    inspect.add_argument("--loop", action="store_true", help="show the main loop, annotated")
+
+    trace = commands.add_parser(
+        "trace", help="what kernels ask of memory, counted in the simulator"
+    )
+    trace.set_defaults(run=_trace)
+    trace.add_argument("--version", metavar="NAME", help="a version of the ladder", **repeatable)
+    trace.add_argument(
+        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **repeatable
+    )
+    trace.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **repeatable)
 
     examine = commands.add_parser("doctor", help="examine this machine, and say how to repair it")
     examine.set_defaults(run=_doctor)
 
-    for command in (versions, check, examine):
+    for command in (versions, check, inspect, trace, examine):
         command.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
@@ -136,9 +163,10 @@ def _check(options: argparse.Namespace) -> int:
     versions += _own_kernels(options.source)
     versions = versions or list(LADDER.values())
     cases = [parse_shape(shape) for shape in options.shape] or CASES
-    checker = Checker(options.seed)
+    checker = Checker(options.seed, options.sanitize)
     if checker.where != "gpu" and _gpu_is_required():
-        return _cannot_tell(options, "SGEMM_REQUIRE_GPU=1, and there is no usable GPU")
+        reason = doctor.why_no_gpu(doctor.examine())
+        return _cannot_tell(options, f"SGEMM_REQUIRE_GPU=1, and there is no usable GPU: {reason}")
 
     rows = []
     jobs = [(version, case) for version in versions for case in cases]
@@ -176,6 +204,61 @@ def _check(options: argparse.Namespace) -> int:
     return BAD if any(row.verdict == "wrong" for row in rows) else HELD
 
 
+def _inspect(options: argparse.Namespace) -> int:
+    from . import inspection, inspection_report
+    from .occupancy import GENERATIONS
+
+    versions = [resolve(name) for name in options.version]
+    versions += _own_kernels(options.source)
+    versions = versions or list(LADDER.values())
+    architectures = options.arch or GENERATIONS
+    jobs = [
+        (version, arch)
+        for version in versions
+        for arch in architectures
+        if options.arch or inspection.runs_on(version, arch)
+    ]
+    with report.progress() as progress, ThreadPoolExecutor(os.cpu_count()) as pool:
+        inspected = pool.map(lambda job: inspection.inspect(*job), jobs)
+        found = list(progress.track(inspected, len(jobs), description="inspecting"))
+
+    results = list(zip((version for version, _ in jobs), found, strict=True))
+    if options.json:
+        rows = [inspection_report.row(*result, options.loop) for result in results]
+        report.print_json("inspect", doctor.environment(), rows)
+    else:
+        inspection_report.print_tables(found)
+        if options.loop:
+            for result in results:
+                inspection_report.print_loop(*result)
+        for version, one in results:
+            for sentence in inspection.refuted(version, one):
+                print(f"{one.version}, {one.arch}: not so: {sentence}")
+    return BAD if any(inspection.refuted(*result) for result in results) else HELD
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from . import trace
+    from .check import parse_shape
+
+    versions = [resolve(name) for name in options.version]
+    versions += _own_kernels(options.source)
+    versions = versions or list(LADDER.values())
+    cases = [parse_shape(shape) for shape in options.shape or [TRACED_SHAPE]]
+    jobs = [(version, case.m, case.n, case.k) for version in versions for case in cases]
+    with report.progress() as progress:
+        traces = [trace.trace(*job) for job in progress.track(jobs, description="counting")]
+
+    if options.json:
+        report.print_json("trace", doctor.environment(), [one.row() for one in traces])
+        return HELD
+    trace.print_table(traces)
+    if len(traces) == 1:
+        trace.print_lines(*traces)
+    report.print_notes(trace.FIGURES)
+    return HELD
+
+
 def _own_kernels(paths: Sequence[str]) -> list[Version]:
     """The kernels in these files; one whose name could mean another goes by its whole path."""
     own = [from_file(path) for path in paths]
@@ -192,11 +275,14 @@ def _doctor(options: argparse.Namespace) -> int:
         report.print_json("doctor", doctor.environment(), [asdict(f) for f in findings])
     else:
         report.print_table(("", "verdict", "seen"), [(f.name, f.verdict, f.seen) for f in findings])
-        report.print_notes({f.name: f.advice for f in findings if f.advice})
-        report.print_notes({"CUDA": doctor.CUDA_NUMBERS})
+        for finding in findings:
+            if finding.advice:
+                print(finding.line)
+        report.print_notes({"": "", "CUDA": doctor.CUDA_NUMBERS})
     if not doctor.has_gpu(findings):
         if _gpu_is_required():
-            return _cannot_tell(options, "SGEMM_REQUIRE_GPU=1, and there is no GPU")
+            reason = doctor.why_no_gpu(findings)
+            return _cannot_tell(options, f"SGEMM_REQUIRE_GPU=1, and there is no GPU: {reason}")
         return BAD
     return BAD if any(finding.verdict == "problem" for finding in findings) else HELD
 

@@ -7,12 +7,14 @@ The folder is ``$SGEMM_CACHE_DIR``, else ``sgemm`` under ``$XDG_CACHE_HOME`` or 
 none of those can be written, a private folder of this user under the system's temporary files.
 """
 
+import errno
 import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from .causes import CACHE_FOLDER_UNUSABLE
 from .errors import MissingError
 
 
@@ -31,12 +33,19 @@ def fetch(suffix: str, key_parts: Iterable[str | bytes], build: Callable[[Path],
     for path in kept.glob(f"*{suffix}"):
         if path.stem == _sha256(path):
             return path
-    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as work:
-        unfinished = Path(work) / f"unfinished{suffix}"
-        build(unfinished)
-        path = kept / f"{_sha256(unfinished)}{suffix}"
-        kept.mkdir(mode=0o700, exist_ok=True)
-        os.replace(unfinished, path)
+    try:
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as work:
+            unfinished = Path(work) / f"unfinished{suffix}"
+            build(unfinished)
+            path = kept / f"{_sha256(unfinished)}{suffix}"
+            kept.mkdir(mode=0o700, exist_ok=True)
+            os.replace(unfinished, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        full = f"is full ({error.strerror})"
+        another = "export SGEMM_CACHE_DIR=… to a folder elsewhere"
+        raise _unusable(str(kept.parent), (full, "free space there"), another) from error
     return path
 
 
@@ -49,7 +58,7 @@ def folder() -> Path:
     if own := os.environ.get("SGEMM_CACHE_DIR"):
         path = Path(own).absolute()
         if objection := _objection(path):
-            raise MissingError(f"SGEMM_CACHE_DIR: {path} {objection}, or name another folder")
+            raise _unusable(f"SGEMM_CACHE_DIR: {path}", objection, "name another folder")
         return path
     xdg, home = os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME")
     base = Path(xdg) if xdg else Path(home) / ".cache" if home else None
@@ -57,24 +66,29 @@ def folder() -> Path:
         return base / "sgemm"
     private = Path(tempfile.gettempdir()) / f"sgemm-{os.getuid()}"
     if objection := _objection(private):
-        raise MissingError(
-            f"compiled kernels cannot be kept in {base}, and {private} {objection}, or set "
-            "SGEMM_CACHE_DIR to a folder of your own"
-        )
+        where = f"nothing can be kept in {base}, and {private}"
+        raise _unusable(where, objection, "export SGEMM_CACHE_DIR=… to a folder of your own")
     return private
 
 
-def _objection(path: Path) -> str:
-    """Why ``path`` is not (now) a folder that this user alone can write, and the remedy; empty
-    where it is. Code is loaded from it."""
+def _unusable(folder: str, objection: tuple[str, str], other: str) -> MissingError:
+    found, remedy = objection
+    return MissingError(
+        CACHE_FOLDER_UNUSABLE.of(folder=folder, objection=found, repair=f"{remedy}, or {other}")
+    )
+
+
+def _objection(path: Path) -> tuple[str, str] | None:
+    """Why ``path`` is not (now) a folder that this user alone can write, and the remedy; None where
+    it is. Code is loaded from it."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
         if status.st_uid != os.getuid():
-            return "belongs to another user; take it over (chown)"
+            return "belongs to another user", f"take it over (sudo chown $USER {path})"
         if status.st_mode & 0o022:
-            return f"is unsafe, others can write to it; chmod go-w {path}"
+            return "is unsafe, others can write to it", f"chmod go-w {path}"
         with tempfile.TemporaryFile(dir=path):
-            return ""
+            return None
     except OSError as error:
-        return f"cannot be written ({error.strerror}); make it writable"
+        return f"cannot be written ({error.strerror})", "make it writable"

@@ -8,7 +8,7 @@ reading outside it shows, and a result that was not written, and one written out
 
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import inf, nan
 from typing import Any, Literal
@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from . import residual, simulator
-from .errors import ArgumentError, KernelError
+from .causes import cuda_errors_explained
+from .errors import ArgumentError, GpuUnusableError, KernelError
 from .kernel_files import kernel_path
 from .ladder import Layout, Version
 from .multiply import matmul
@@ -113,20 +114,19 @@ class Checker:
     """Checks versions on the GPU where CuPy finds one, else in the simulator.
 
     ``where`` says which. ``usable`` turns False when a kernel has left the GPU unable to run any
-    other, as an illegal access does.
+    other, as an illegal access does. ``sanitize`` takes the simulator, and has it check every
+    access to memory.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, sanitize: bool = False) -> None:
         self.usable = True
         self._seed = seed
+        self._sanitize = sanitize
+        self._findings: list[simulator.Finding] = []
         self._xp = np
-        self._gpu_errors: tuple[type[Exception], ...] = ()
-        if (cupy := _usable_cupy()) is not None:
+        cupy = None if sanitize else _usable_cupy()
+        if cupy is not None:
             self._xp = cupy
-            self._gpu_errors = (
-                cupy.cuda.runtime.CUDARuntimeError,
-                cupy.cuda.driver.CUDADriverError,
-            )
         self.where: Literal["gpu", "simulator"] = "gpu" if cupy else "simulator"
 
     def compile(self, version: Version) -> None:
@@ -134,7 +134,7 @@ class Checker:
         are compiled when they are launched. Safe in several threads at once."""
         if self.where == "simulator":
             for vector in {False, version.float4}:
-                build(kernel_path(version.source), "sgemm", version.defines(vector))
+                build(kernel_path(version.source), "sgemm", version.defines(vector), self._sanitize)
 
     def check(self, version: Version, case: Case) -> Row:
         """Check one version on one case; SimulatorLimitError where that would take too long."""
@@ -144,17 +144,18 @@ class Checker:
         worst = relative = inf
         exact = False
         try:
-            uniform = self._multiply(version, case, lambda shape: random.uniform(-1, 1, shape))
-            whole = self._multiply(
-                version,
-                case,
-                lambda shape: random.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape),
-            )
-        except KernelError as error:
-            fault = str(error)
-        except self._gpu_errors as error:
+            with cuda_errors_explained("after the kernel"):
+                uniform = self._multiply(version, case, lambda shape: random.uniform(-1, 1, shape))
+                whole = self._multiply(
+                    version,
+                    case,
+                    lambda shape: random.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape),
+                )
+        except GpuUnusableError as error:
             self.usable = False
-            fault = f"{error}; the GPU is unusable until this process ends, so the check ends here"
+            fault = f"{error}; the check ends here"
+        except KernelError as error:
+            fault = "\n".join(map(str, self._findings)) or str(error)
         else:
             worst, relative = uniform.worst, uniform.relative
             exact = whole.relative == 0
@@ -186,7 +187,14 @@ class Checker:
         poisoned_b = _PoisonedBuffer(case, guard, NAN_AROUND_OPERANDS, b, case.b_layout)
         unwritten = xp.full_like(c0, nan)
         out = _PoisonedBuffer(case, guard, NAN_AROUND_RESULT, c0 if case.beta else unwritten)
-        with simulator.order(self._seed) if xp is np else nullcontext():
+        self._findings = []
+        schedule: AbstractContextManager[None] = nullcontext()
+        if xp is np:
+            schedule = simulator.order(self._seed)
+        checks: AbstractContextManager[list[simulator.Finding]] = nullcontext([])
+        if self._sanitize:
+            checks = simulator.checked()
+        with schedule, checks as self._findings:
             matmul(
                 poisoned_a.matrix,
                 poisoned_b.matrix,

@@ -1,16 +1,19 @@
 """Compiles kernels for a GPU with NVRTC; needs no GPU, no CUDA toolkit and no CuPy."""
 
+import importlib.metadata
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache as cached
 from pathlib import Path
 from typing import Any
 
-from . import cache, ptxas
-from .errors import ArgumentError, CompileError, MissingError
+from . import cache, causes, ptxas
+from .errors import ArgumentError, ArgumentTypeError, CompileError, MissingError
 from .kernel_files import sources
-from .ladder import Version
+from .ladder import LADDER, Version
+from .releases import capability_of, dotted
 from .versions import resolve
 
 
@@ -36,11 +39,18 @@ def compile(
     """Compile one version of the ladder for ``arch``.
 
     ``vector`` selects the float4 path to global memory, where the version has one; ``debug`` turns
-    the device-side assertions on. Raises ArgumentError for an unknown version or an architecture
-    that this NVRTC does not know, CompileError for source that does not compile, and MissingError
-    where there is no NVRTC.
+    the device-side assertions on. Raises ArgumentError for an unknown version and an architecture
+    that this NVRTC does not know or the version does not run on, CompileError for source that does
+    not compile, and MissingError where there is no NVRTC.
     """
     version = resolve(version)
+    _check(arch)
+    capability = capability_of(arch)
+    if capability and capability < version.min_compute_capability:
+        raise ArgumentError(
+            f"arch: {version.name} needs compute capability "
+            f"{dotted(version.min_compute_capability)} or later, not {arch!r}"
+        )
     return compile_kernel(version.source, version.defines(vector), arch, debug=debug)
 
 
@@ -48,12 +58,9 @@ def compile_kernel(
     source: str, defines: Mapping[str, int], arch: str, *, debug: bool = False
 ) -> Compiled:
     """Compile the kernel file ``source`` with the macros ``defines``; kept on disk."""
+    _check(arch)
     release = nvrtc_version()
-    if arch not in (known := architectures()):
-        raise ArgumentError(
-            f"arch: NVRTC {release} does not compile for {arch!r}; it knows {', '.join(known)}"
-        )
-    options = [f"-arch={arch}", "-std=c++17", "--ptxas-options=-v"]
+    options = [f"-arch={_with_its_own_instructions(arch)}", "-std=c++17", "--ptxas-options=-v"]
     if _release() >= (12, 9):  # which knows the option; older ones cache nothing
         options.append(
             "--no-cache"
@@ -71,6 +78,30 @@ def compile_kernel(
     key = ["nvrtc", release, *options, *(text for file in files.items() for text in file)]
     facts, _, cubin = cache.fetch(".cubin", key, build).read_bytes().partition(b"\n")
     return Compiled(**{**json.loads(facts), "cubin": cubin})
+
+
+def _with_its_own_instructions(arch: str) -> str:
+    """From 9.0 on a GPU has instructions that no later one need have, such as setmaxnreg; the
+    compiler emits them for the architecture with an "a" at its end."""
+    digits = arch.removeprefix("sm_")
+    return f"{arch}a" if digits.isdecimal() and int(digits) >= 90 else arch
+
+
+def _check(arch: object) -> None:
+    """Raise unless this NVRTC compiles for ``arch``."""
+    if not isinstance(arch, str):
+        raise ArgumentTypeError(
+            f"arch: {type(arch).__name__} is not accepted; pass a name, such as 'sm_90'"
+        )
+    if cause := why_not(arch):
+        raise ArgumentError(f"arch: {cause}")
+
+
+def why_not(arch: str, gpu: str = "") -> causes.Cause | None:
+    """Why this NVRTC does not compile for ``arch``; None where it does. ``gpu`` is what the cause
+    calls the GPU. MissingError where there is no NVRTC."""
+    oldest = min(version.min_compute_capability for version in LADDER.values())
+    return causes.of_architecture(arch, nvrtc_version(), architectures(), oldest, gpu)
 
 
 def nvrtc_version() -> str:
@@ -95,18 +126,34 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except Exception as error:  # the library's loader raises kinds of its own
-        cause = (str(error) or type(error).__name__).splitlines()[0]
-        raise MissingError(
-            f'no NVRTC to compile kernels with ({cause}); pip install "sgemm[static]" brings it'
-        ) from error
+        detail = (str(error) or type(error).__name__).splitlines()[0]
+        named = causes.named_toolkit()
+        if named and causes.toolkit_release(named[1]) is None:
+            detail += f"; {'='.join(named)} holds no CUDA toolkit"
+        missing = causes.NVRTC_MISSING.of(detail=detail, install=_installation())
+        raise MissingError(missing) from error
     return nvrtc
+
+
+def _installation() -> str:
+    """The command that brings NVRTC, of its binding's CUDA major where that is installed."""
+    try:
+        major = int(importlib.metadata.version("cuda-bindings").split(".")[0])
+    except importlib.metadata.PackageNotFoundError:
+        return "pip install cuda-bindings nvidia-cuda-nvrtc"
+    return f"pip install {causes.nvrtc_package(major)}"
 
 
 def _result(answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """What an NVRTC call returns after its status."""
     status, *values = answer
     if status:
-        raise CompileError(f"NVRTC: {status.name}")
+        major, minor = _nvrtc().nvrtcVersion()[1:]
+        raise CompileError(
+            causes.NVRTC_FAILED.of(
+                release=f"{major}.{minor}", status=status.name, package=causes.nvrtc_package(major)
+            )
+        )
     return tuple(values)
 
 
@@ -125,10 +172,16 @@ def _run_nvrtc(files: Mapping[str, str], options: list[str]) -> tuple[bytes, str
         log = _read(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
         log_text = log.rstrip(b"\0").decode(errors="replace").strip()
         if status:
-            raise CompileError(f"{name.decode()} does not compile:\n{log_text}")
+            raise CompileError(f"{name.decode()} does not compile:\n{_explained(log_text)}")
         return _read(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), log_text
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _explained(log: str) -> str:
+    """The compiler's log, with the cause of a header that it does not find."""
+    missing = re.search(r"(?:cannot|could not) open source file", log)
+    return f"{log}\n{causes.HEADER_NOT_FOUND}" if missing else log
 
 
 def _read(program: Any, get_size: Any, get: Any) -> bytes:

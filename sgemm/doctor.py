@@ -1,25 +1,24 @@
 """Examines the environment: what ``sgemm`` needs, what is there, and how to repair it."""
 
-import ctypes
-import importlib.metadata
-import os
-import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from . import cache, compiler, report
+from . import causes, report
+from .causes import Cause
 from .ladder import LADDER
+from .probes import Board, Driver, Gpu, Host, Probes
+from .releases import FIRST_RELEASE, MINIMUM_DRIVER, dotted, parse
 
 T = TypeVar("T")
-Capability = tuple[int, int]
+Nvrtc = tuple[str, list[str]]
 
 OLDEST_PYTHON = (3, 11)
-CUPY_WHEELS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+_FOR_A_GPU = ("NVIDIA driver", "GPU", "NVRTC", "CuPy")
+
+LOW_CLOCK = 0.8
+"""Clocks below this share of the highest are called low."""
 
 CUDA_NUMBERS = (
     "`nvcc -V` shows the CUDA toolkit that is installed; `nvidia-smi` shows the newest CUDA that "
@@ -31,10 +30,14 @@ CUDA_NUMBERS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing examined: what was seen, why it matters, and the command that repairs it."""
+    """One thing examined: what was seen, why it matters, and the command that repairs it.
+
+    A problem keeps something from working; a warning spoils measurements, or other packages; what
+    is absent is not needed, or there is nothing to repair.
+    """
 
     name: str
-    verdict: Literal["ok", "problem", "absent"]
+    verdict: Literal["ok", "warning", "problem", "absent"]
     seen: str
     why: str = ""
     repair: str = ""
@@ -44,111 +47,10 @@ class Finding:
         """Why it matters and how to repair it, as one sentence; empty where there is nothing."""
         return f"{self.why}; repair: {self.repair}" if self.repair else self.why
 
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as the driver sees it."""
-
-    name: str
-    capability: Capability
-
-
-@dataclass(frozen=True)
-class Driver:
-    """The NVIDIA driver: its release, the newest CUDA that it supports, and its GPUs.
-
-    ``failure`` says why the driver does not start, where it does not.
-    """
-
-    release: str
-    cuda: Capability
-    gpus: tuple[Gpu, ...] = ()
-    failure: str = ""
-
-
-def find_package(name: str) -> str | None:
-    """The version of an installed distribution."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def find_driver() -> Driver | None:
-    """The driver and its GPUs, through libcuda itself; None where there is no driver."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    number = ctypes.c_int()
-    cuda.cuDriverGetVersion(ctypes.byref(number))
-    supported = (number.value // 1000, number.value % 1000 // 10)
-    if status := cuda.cuInit(0):
-        text = ctypes.c_char_p()
-        cuda.cuGetErrorString(status, ctypes.byref(text))
-        reason = (text.value or b"unknown error").decode()
-        return Driver(_driver_release(), supported, failure=f"error {status}: {reason}")
-    cuda.cuDeviceGetCount(ctypes.byref(number))
-    gpus = tuple(_gpu(cuda, index) for index in range(number.value))
-    return Driver(_driver_release(), supported, gpus)
-
-
-def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    name = ctypes.create_string_buffer(256)
-    cuda.cuDeviceGet(ctypes.byref(device), index)
-    cuda.cuDeviceGetName(name, len(name), device)
-    cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device)  # COMPUTE_CAPABILITY_MAJOR
-    cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)  # COMPUTE_CAPABILITY_MINOR
-    return Gpu(name.value.decode(), (major.value, minor.value))
-
-
-def _driver_release() -> str:
-    """The driver's own release, such as ``"580.95.05"``, which only NVML tells."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return "unknown release"
-    release = ctypes.create_string_buffer(96)
-    if nvml.nvmlInit_v2() or nvml.nvmlSystemGetDriverVersion(release, len(release)):
-        return "unknown release"
-    nvml.nvmlShutdown()
-    return release.value.decode()
-
-
-def find_nvrtc() -> tuple[str, list[str]]:
-    """NVRTC's release and the architectures that it compiles for; MissingError without NVRTC."""
-    return compiler.nvrtc_version(), compiler.architectures()
-
-
-def find_cpp_compiler() -> str:
-    """The simulator's C++ compiler; MissingError where there is none."""
-    from . import simulator  # imports NumPy, whose absence is a finding of its own
-
-    return simulator.find_compiler()
-
-
-def find_nvcc() -> tuple[str, str] | None:
-    """Path and release of the nvcc on PATH."""
-    path = shutil.which("nvcc")
-    if path is None:
-        return None
-    text = subprocess.run([path, "-V"], capture_output=True, text=True, timeout=30).stdout
-    release = re.search(r"release ([0-9.]+)", text)
-    return path, release[1] if release else "unknown release"
-
-
-@dataclass(frozen=True)
-class Probes:
-    """How each part of the environment is looked at; a test puts another environment here."""
-
-    python: tuple[int, int, int] = sys.version_info[:3]
-    package: Callable[[str], str | None] = find_package
-    driver: Callable[[], Driver | None] = find_driver
-    nvrtc: Callable[[], tuple[str, list[str]]] = find_nvrtc
-    cpp_compiler: Callable[[], str] = find_cpp_compiler
-    cache_folder: Callable[[], Path] = cache.folder
-    nvcc: Callable[[], tuple[str, str] | None] = find_nvcc
+    @property
+    def line(self) -> str:
+        """All of it on one line."""
+        return f"{self.name}: {self.seen}" + (f": {self.advice}" if self.advice else "")
 
 
 def examine(probes: Probes | None = None) -> list[Finding]:
@@ -156,14 +58,21 @@ def examine(probes: Probes | None = None) -> list[Finding]:
     probes = probes or Probes()
     driver = _attempt(probes.driver)
     nvrtc = _attempt(probes.nvrtc)
-    cupy = {name: version for name in CUPY_WHEELS if (version := probes.package(name))}
+    host = _attempt(probes.host)
+    boards = _attempt(probes.boards)
+    wheels = _attempt(probes.cupy_wheels)
+    gpus, compiler = _gpus(driver, nvrtc, host, boards), _nvrtc(nvrtc, driver)
     return [
         _python(probes.python),
         _numpy(probes.package("numpy")),
         _driver(driver),
-        *_gpus(driver, nvrtc),
-        _nvrtc(nvrtc, driver),
-        _cupy(cupy, driver),
+        *gpus,
+        *_fit(driver, nvrtc, [*gpus, compiler]),
+        *_state(driver, host, boards),
+        compiler,
+        _cupy(wheels, driver),
+        *_headers(_attempt(probes.headers), wheels),
+        *_toolkit(_attempt(probes.toolkit), nvrtc),
         _cpp_compiler(_attempt(probes.cpp_compiler), driver),
         _cache_folder(_attempt(probes.cache_folder)),
         _nvcc(_attempt(probes.nvcc)),
@@ -173,6 +82,14 @@ def examine(probes: Probes | None = None) -> list[Finding]:
 def has_gpu(findings: list[Finding]) -> bool:
     """Whether one of the findings is a GPU."""
     return any(finding.name.startswith("GPU ") for finding in findings)
+
+
+def why_no_gpu(findings: list[Finding]) -> str:
+    """Why nothing runs on a GPU here, in one line."""
+    concerned = [f for f in findings if f.name in _FOR_A_GPU or f.name.startswith("GPU ")]
+    problems = [finding for finding in concerned if finding.verdict == "problem"]
+    absent = [finding for finding in concerned if finding.name == "GPU"]
+    return next((finding.line for finding in problems + absent), "CuPy finds none")
 
 
 def _attempt(probe: Callable[[], T]) -> T | Exception:
@@ -186,37 +103,35 @@ def _text(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
+def _cause(error: Exception, why: str, repair: str) -> Cause:
+    """The cause that an error of the package carries; that of another error is its text."""
+    carried = error.args[0] if error.args else None
+    return carried if isinstance(carried, Cause) else Cause(_text(error), why, repair)
+
+
+def _finding(name: str, verdict: Literal["warning", "problem", "absent"], cause: Cause) -> Finding:
+    return Finding(name, verdict, cause.seen, cause.why, cause.repair)
 
 
 def _gpus_of(driver: Driver | Exception | None) -> tuple[Gpu, ...]:
     return driver.gpus if isinstance(driver, Driver) else ()
 
 
-def _extra(driver: Driver | Exception | None) -> str:
+def _install(driver: Driver | Exception | None) -> str:
     """The command that installs what fits this driver's CUDA."""
-    major = driver.cuda[0] if isinstance(driver, Driver) else 13
-    return f'pip install "sgemm[cuda{min(max(major, 12), 13)}]"'
+    return causes.install_for(driver.cuda[0] if isinstance(driver, Driver) else 13)
 
 
 def _python(version: tuple[int, int, int]) -> Finding:
     if version[:2] < OLDEST_PYTHON:
-        return Finding(
-            "Python",
-            "problem",
-            _dotted(version),
-            f"sgemm needs Python {_dotted(OLDEST_PYTHON)} or later",
-            "make a virtual environment with a newer Python: python3.11 -m venv .venv",
-        )
-    return Finding("Python", "ok", _dotted(version))
+        facts = {"version": dotted(version), "oldest": dotted(OLDEST_PYTHON)}
+        return _finding("Python", "problem", causes.PYTHON_TOO_OLD.of(**facts))
+    return Finding("Python", "ok", dotted(version))
 
 
 def _numpy(version: str | None) -> Finding:
     if version is None:
-        return Finding(
-            "NumPy", "problem", "not installed", "sgemm cannot work without", "pip install numpy"
-        )
+        return _finding("NumPy", "problem", causes.NUMPY_MISSING)
     return Finding("NumPy", "ok", version)
 
 
@@ -226,110 +141,247 @@ def _driver(driver: Driver | Exception | None) -> Finding:
         return Finding(name, "absent", "no libcuda.so.1")
     if isinstance(driver, Exception):
         return Finding(name, "problem", _text(driver), "it could not be examined", "nvidia-smi")
-    seen = f"{driver.release}, supports CUDA up to {_dotted(driver.cuda)}"
-    if driver.failure:
-        return Finding(
-            name,
-            "problem",
-            f"{seen}; does not start: {driver.failure}",
-            "no kernel can run on a GPU",
-            "nvidia-smi (the driver's own view; if it fails too, restart or reinstall the driver)",
-        )
+    seen = f"{driver.release}, supports CUDA up to {dotted(driver.cuda)}"
+    if driver.status == causes.NO_DEVICE:  # which is not the driver's fault: see the GPU
+        return Finding(name, "ok", f"{seen}; finds no GPU")
+    if driver.status:
+        cause = causes.of_cuda_error(driver.status, driver.failure)
+        seen = f"{seen}; does not start: error {driver.status}: {driver.failure}"
+        return Finding(name, "problem", seen, cause.why, f"{cause.repair}; see also nvidia-smi")
+    if driver.cuda < (12, 0):
+        facts = {"driver": driver.release, "cuda": dotted(driver.cuda)}
+        return _finding(name, "problem", causes.DRIVER_BEFORE_CUDA_12.of(**facts))
     return Finding(name, "ok", seen)
 
 
 def _gpus(
-    driver: Driver | Exception | None, nvrtc: tuple[str, list[str]] | Exception
+    driver: Driver | Exception | None,
+    nvrtc: Nvrtc | Exception,
+    host: Host | Exception,
+    boards: list[Board] | Exception,
 ) -> list[Finding]:
-    gpus = _gpus_of(driver)
-    if not gpus:
-        return [
-            Finding(
-                "GPU",
-                "absent",
-                "none visible",
-                "kernels run in the simulator, which checks them but measures no speed",
-                "install NVIDIA's driver; in a container: docker run --gpus all …",
-            )
-        ]
-    return [_gpu_finding(index, gpu, nvrtc, _extra(driver)) for index, gpu in enumerate(gpus)]
+    if gpus := _gpus_of(driver):
+        return [_gpu(index, gpu, nvrtc) for index, gpu in enumerate(gpus)]
+    hidden = _hidden(driver, host, boards)
+    return [
+        _finding("GPU", "problem", hidden) if hidden else _finding("GPU", "absent", causes.NO_GPU)
+    ]
 
 
-def _gpu_finding(
-    index: int, gpu: Gpu, nvrtc: tuple[str, list[str]] | Exception, extra: str
-) -> Finding:
+def _gpu(index: int, gpu: Gpu, nvrtc: Nvrtc | Exception) -> Finding:
     name = f"GPU {index}"
-    seen = f"{gpu.name}, compute capability {_dotted(gpu.capability)}"
+    seen = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
     oldest = min(version.min_compute_capability for version in LADDER.values())
-    if gpu.capability < oldest:
-        return Finding(
-            name,
-            "problem",
-            seen,
-            f"every kernel needs compute capability {_dotted(oldest)} or later",
-            "use a newer GPU: CUDA_VISIBLE_DEVICES selects one",
-        )
     if not isinstance(nvrtc, Exception):
-        release, architectures = nvrtc
-        if "sm_{}{}".format(*gpu.capability) not in architectures:
-            return Finding(
-                name,
-                "problem",
-                seen,
-                f"NVRTC {release} does not compile for it; it knows {', '.join(architectures)}",
-                f"{extra} --upgrade --upgrade-strategy eager",
-            )
+        arch = "sm_{}{}".format(*gpu.capability)
+        if cause := causes.of_architecture(arch, *nvrtc, oldest, gpu=seen):
+            return _finding(name, "problem", cause)
+    elif gpu.capability < oldest:
+        below = causes.GPU_BELOW_LADDER.of(gpu=seen, oldest=dotted(oldest))
+        return _finding(name, "problem", below)
     return Finding(name, "ok", seen)
 
 
-def _nvrtc(nvrtc: tuple[str, list[str]] | Exception, driver: Driver | Exception | None) -> Finding:
+def _fit(
+    driver: Driver | Exception | None, nvrtc: Nvrtc | Exception, findings: list[Finding]
+) -> list[Finding]:
+    """The three numbers that must fit, side by side; ``findings`` tell whether they do."""
+    if not isinstance(driver, Driver) or not driver.gpus or isinstance(nvrtc, Exception):
+        return []
+    release, major = nvrtc[0], parse(nvrtc[0])[0]
+    lines = []
+    for capability in sorted({gpu.capability for gpu in driver.gpus}):
+        first = FIRST_RELEASE.get(capability)
+        needed = f"CUDA {dotted(first)} or later" if first else "a CUDA newer than known here"
+        lines.append(f"compute capability {dotted(capability)} needs {needed}")
+    needed = f"driver {MINIMUM_DRIVER[major]} or later" if major in MINIMUM_DRIVER else "a driver"
+    here = f"{driver.release}, for CUDA up to {dotted(driver.cuda)}"
+    lines += [f"NVRTC is {release}", f"CUDA {major} needs {needed} (here {here})"]
+    name, seen = "GPU, NVRTC, driver", "; ".join(lines)
+    for finding in findings:
+        if finding.verdict == "problem":
+            return [Finding(name, "problem", seen, finding.why, finding.repair)]
+    return [Finding(name, "ok", seen)]
+
+
+def _hidden(
+    driver: Driver | Exception | None, host: Host | Exception, boards: list[Board] | Exception
+) -> Cause | None:
+    """What keeps this process from seeing a GPU that may be there; None where nothing does."""
+    if isinstance(host, Exception):
+        return None
+    named = host.variables.get("NVIDIA_VISIBLE_DEVICES")
+    if host.container and named in ("", "none", "void"):
+        return causes.NVIDIA_VISIBLE_DEVICES_HIDES.of(value=named)
+    if driver is None:
+        if host.container and host.kernel_module:
+            return causes.CONTAINER_WITHOUT_GPU.of(lacking="no libcuda.so.1")
+        if host.kernel_module:
+            return causes.LIBCUDA_MISSING
+        if host.gpus_on_bus:
+            gpus = "an NVIDIA GPU" if host.gpus_on_bus == 1 else f"{host.gpus_on_bus} NVIDIA GPUs"
+            return causes.NO_DRIVER.of(count=gpus)
+        return None
+    if host.denied:
+        file, detail = host.denied
+        return causes.DEVICE_FILES_DENIED.of(file=file, detail=detail)
+    if not host.device_files:
+        if host.container:
+            return causes.CONTAINER_WITHOUT_GPU.of(lacking="no /dev/nvidiactl")
+        return causes.DEVICE_FILES_MISSING
+    if (named := host.variables.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return causes.CUDA_VISIBLE_DEVICES_HIDES.of(value=named)
+    for board in boards if isinstance(boards, list) else ():
+        if board.mig:
+            return causes.MIG_WITHOUT_INSTANCE.of(gpu=board.name)
+    return None
+
+
+def _state(
+    driver: Driver | Exception | None, host: Host | Exception, boards: list[Board] | Exception
+) -> list[Finding]:
+    """What measuring depends on, of the GPUs that programs see."""
+    visible = [gpu.pci_bus_id.lower() for gpu in _gpus_of(driver)]
+    findings = []
+    for board in boards if isinstance(boards, list) else ():
+        if board.pci_bus_id.lower() in visible:
+            gpu = f"GPU {visible.index(board.pci_bus_id.lower())}"
+            disturbing = [
+                _finding(f"state of {gpu}", "warning", cause) for cause in _disturbances(gpu, board)
+            ]
+            findings += disturbing or [Finding(f"state of {gpu}", "ok", _clock(board))]
+    if isinstance(boards, Exception):
+        findings.append(Finding("state of the GPUs", "absent", _text(boards), "it cannot be told"))
+    if visible and isinstance(host, Host) and host.counters is not None:
+        name = "GPU counters"
+        denied = _finding(name, "warning", causes.COUNTERS_DENIED)
+        findings.append(Finding(name, "ok", "may be read") if host.counters else denied)
+    return findings
+
+
+def _clock(board: Board) -> str:
+    if board.sm_mhz is None or board.max_sm_mhz is None:
+        return "nobody else uses it"
+    idle = ", idle" if board.idle else ""
+    return f"{board.sm_mhz} of {board.max_sm_mhz} MHz{idle}; nobody else uses it"
+
+
+def _disturbances(gpu: str, board: Board) -> list[Cause]:
+    found = []
+    if board.mig:
+        found.append(causes.MIG.of(gpu=gpu))
+    if board.persistence is False:
+        found.append(causes.PERSISTENCE_OFF.of(gpu=gpu))
+    if board.processes:
+        count, ids = len(board.processes), ", ".join(map(str, board.processes))
+        others = "1 process" if count == 1 else f"{count} processes"
+        found.append(causes.OTHER_PROCESS.of(gpu=gpu, processes=f"{others} ({ids})"))
+    mhz, most = board.sm_mhz, board.max_sm_mhz
+    if mhz and most and mhz < LOW_CLOCK * most and not board.idle:
+        cool = "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; cool it, or raise its power limit"
+        unlock = "sudo nvidia-smi --reset-gpu-clocks; sudo nvidia-smi -rac"
+        facts = {
+            "gpu": gpu,
+            "mhz": mhz,
+            "most": most,
+            "reasons": ", ".join(board.throttled) or "for no reason that it tells",
+            "repair": unlock if "clock setting" in board.throttled else cool,
+        }
+        found.append(causes.CLOCKS_LOW.of(**facts))
+    return found
+
+
+def _nvrtc(nvrtc: Nvrtc | Exception, driver: Driver | Exception | None) -> Finding:
     if isinstance(nvrtc, Exception):
+        cause = _cause(nvrtc, causes.NVRTC_MISSING.why, _install(driver))
         if _gpus_of(driver):
-            why = "without it nothing compiles for the GPU"
-            return Finding("NVRTC", "problem", _text(nvrtc), why, _extra(driver))
-        why = "needed only to compile and inspect GPU code"
-        return Finding("NVRTC", "absent", _text(nvrtc), why, 'pip install "sgemm[static]"')
+            return Finding("NVRTC", "problem", cause.seen, cause.why, _install(driver))
+        return _finding("NVRTC", "absent", cause)
     release, architectures = nvrtc
-    seen = f"{release}, compiles for {', '.join(architectures)}"
-    if isinstance(driver, Driver) and int(release.split(".")[0]) > driver.cuda[0]:
-        return Finding(
-            "NVRTC",
-            "problem",
-            seen,
-            f"the driver supports CUDA up to {_dotted(driver.cuda)}, an older major: it does not "
-            "load what this NVRTC compiles",
-            "update the driver" + (f", or: {_extra(driver)}" if driver.cuda >= (12, 0) else ""),
-        )
-    return Finding("NVRTC", "ok", seen)
+    if isinstance(driver, Driver) and (major := parse(release)[0]) > driver.cuda[0]:
+        facts = {
+            "release": release,
+            "driver": dotted(driver.cuda),
+            "repair": causes.repair_for_driver(driver.cuda, major),
+        }
+        return _finding("NVRTC", "problem", causes.NVRTC_NEWER_THAN_DRIVER.of(**facts))
+    return Finding("NVRTC", "ok", f"{release}, compiles for {', '.join(architectures)}")
 
 
-def _cupy(wheels: dict[str, str], driver: Driver | Exception | None) -> Finding:
-    if wheels:
-        return Finding("CuPy", "ok", ", ".join(f"{n} {version}" for n, version in wheels.items()))
-    if _gpus_of(driver):
-        why = "it holds the arrays on the GPU and launches the kernels"
-        return Finding("CuPy", "problem", "not installed", why, _extra(driver))
-    return Finding("CuPy", "absent", "not installed", "needed only with a GPU")
+def _cupy(wheels: dict[str, str] | Exception, driver: Driver | Exception | None) -> Finding:
+    if isinstance(wheels, Exception):
+        return Finding("CuPy", "problem", _text(wheels), "it could not be examined", "pip check")
+    if not wheels:
+        if not _gpus_of(driver):
+            return Finding("CuPy", "absent", "not installed", "needed only with a GPU")
+        cause = causes.CUPY_MISSING.of(detail="not installed", install=_install(driver))
+        return _finding("CuPy", "problem", cause)
+    seen = ", ".join(f"{name} {version}" for name, version in wheels.items())
+    if len(wheels) > 1:
+        names = " ".join(wheels)
+        facts = {"wheels": seen, "names": names, "install": _install(driver)}
+        return _finding("CuPy", "problem", causes.CUPY_TWICE.of(**facts))
+    (name,) = wheels
+    major = int(name.removeprefix("cupy-cuda").rstrip("x")) if "-cuda" in name else 0
+    if isinstance(driver, Driver) and major > driver.cuda[0]:
+        facts = {
+            "wheel": seen,
+            "driver": dotted(driver.cuda),
+            "major": str(major),
+            "minimum": MINIMUM_DRIVER.get(major, "the newest"),
+            "repair": causes.repair_for_driver(driver.cuda, major),
+        }
+        return _finding("CuPy", "problem", causes.CUPY_NEWER_THAN_DRIVER.of(**facts))
+    return Finding("CuPy", "ok", seen)
+
+
+def _headers(folder: str | Exception | None, wheels: dict[str, str] | Exception) -> list[Finding]:
+    """Only CuPy needs them."""
+    if isinstance(wheels, Exception) or not wheels:
+        return []
+    if isinstance(folder, str):
+        return [Finding("CUDA headers", "ok", folder)]
+    major = 12 if "cupy-cuda12x" in wheels else 13
+    cause = causes.HEADERS_MISSING.of(package=causes.runtime_package(major))
+    return [_finding("CUDA headers", "warning", cause)]
+
+
+def _toolkit(named: tuple[str, str] | Exception | None, nvrtc: Nvrtc | Exception) -> list[Finding]:
+    """Where CUDA_PATH or CUDA_HOME is set, whether it leads anywhere."""
+    if named is None or isinstance(named, Exception):
+        return []
+    variable, path = named
+    release = causes.toolkit_release(path)
+    if release is None:
+        return [
+            _finding(variable, "warning", causes.CUDA_PATH_STALE.of(variable=variable, path=path))
+        ]
+    if not isinstance(nvrtc, Exception) and release[0] != (major := parse(nvrtc[0])[0]):
+        facts = {
+            "variable": variable,
+            "path": path,
+            "toolkit": dotted(release),
+            "other": f"NVRTC {nvrtc[0]}",
+            "major": str(major),
+        }
+        return [_finding(variable, "warning", causes.CUDA_PATH_OTHER_MAJOR.of(**facts))]
+    return [Finding(variable, "ok", f"{path}, CUDA {dotted(release)}")]
 
 
 def _cpp_compiler(found: str | Exception, driver: Driver | Exception | None) -> Finding:
     name = "C++ compiler"
     if not isinstance(found, Exception):
         return Finding(name, "ok", found)
-    chosen = os.environ.get("CXX", "").strip()
-    repair = "unset CXX, or set it to a C++ compiler" if chosen else "sudo apt install g++"
-    if _gpus_of(driver):
-        why = "needed only for NumPy arrays, which run in the simulator"
-        return Finding(name, "absent", _text(found), why, repair)
-    why = "the simulator compiles the kernels with it"
-    return Finding(name, "problem", _text(found), why, repair)
+    general = causes.CPP_COMPILER_MISSING
+    cause = _cause(found, general.why, general.repair)
+    return _finding(name, "absent" if _gpus_of(driver) else "problem", cause)
 
 
 def _cache_folder(folder: Path | Exception) -> Finding:
     if isinstance(folder, Exception):
-        why = "compiled kernels are kept there"
+        general = causes.CACHE_FOLDER_UNUSABLE
         repair = "export SGEMM_CACHE_DIR=…, a folder that you alone can write"
-        return Finding("cache folder", "problem", _text(folder), why, repair)
+        return _finding("cache folder", "problem", _cause(folder, general.why, repair))
     return Finding("cache folder", "ok", str(folder))
 
 
@@ -346,6 +398,7 @@ def environment(probes: Probes | None = None) -> dict[str, Any]:
     probes = probes or Probes()
     driver = _attempt(probes.driver)
     nvrtc = _attempt(probes.nvrtc)
+    wheels = _attempt(probes.cupy_wheels)
     cpp_compiler = _attempt(probes.cpp_compiler)
     known = driver if isinstance(driver, Driver) else None
     return {
@@ -353,8 +406,8 @@ def environment(probes: Probes | None = None) -> dict[str, Any]:
         "numpy": probes.package("numpy"),
         "gpus": [asdict(gpu) for gpu in _gpus_of(driver)],
         "driver": known and known.release,
-        "driver_cuda": known and _dotted(known.cuda),
+        "driver_cuda": known and dotted(known.cuda),
         "nvrtc": None if isinstance(nvrtc, Exception) else nvrtc[0],
-        "cupy": next(filter(None, map(probes.package, CUPY_WHEELS)), None),
+        "cupy": None if isinstance(wheels, Exception) else next(iter(wheels.values()), None),
         "cpp_compiler": None if isinstance(cpp_compiler, Exception) else cpp_compiler,
     }

@@ -1,5 +1,6 @@
 """What ``sgemm`` raises. Every error is an ``SgemmError`` and also the built-in kind that a NumPy
-user expects; its message names the argument, what was found and what is accepted."""
+user expects; its message names the argument, what was found and what is accepted. docs/errors.md
+maps the messages to causes and repairs."""
 
 
 class SgemmError(Exception):
@@ -27,4 +28,8 @@ class MissingError(SgemmError, RuntimeError):
 
 
 class KernelError(SgemmError, RuntimeError):
-    """A kernel that failed while it ran."""
+    """A kernel that could not be started, or failed while it ran."""
+
+
+class GpuUnusableError(KernelError):
+    """A kernel that failed so that the GPU does nothing more for this process."""

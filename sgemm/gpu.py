@@ -1,5 +1,6 @@
 """CuPy arrays, and whatever CuPy can view without a copy: the kernels on the GPU."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -7,21 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from .compiler import Compiled, compile_kernel
+from .causes import CUPY_MISSING, ONE_CUPY_OF_TWO, cuda_error
+from .compiler import Compiled, compile_kernel, why_not
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
 from .ladder import Version
 from .matrix import FLOAT_BYTES
+
+LEGACY_STREAM = 0
+LEGACY_STREAM_IN_INTERFACES = 1  # where 0 is not allowed
 
 _functions: dict[tuple[Any, ...], Any] = {}
 _loading = Lock()
 
 
 class Gpu:
-    """One GPU, at its current CuPy stream, as the place where ``matmul`` runs."""
+    """One GPU, at its current CuPy stream, as the place where ``matmul`` runs.
 
-    def __init__(self, device: Any) -> None:
+    ``owners_streams`` are those on which other libraries go on to use the arrays they have lent.
+    """
+
+    def __init__(self, device: Any, owners_streams: frozenset[int] = frozenset()) -> None:
         self.device = device
         self.name = f"GPU {device.id}"
+        self._owners_streams = owners_streams
 
     @classmethod
     def of(cls, objects: dict[str, Any]) -> tuple["Gpu", dict[str, Any]]:
@@ -35,7 +44,8 @@ class Gpu:
                 )
         if "out" in objects and _is_read_only(objects["out"]):
             raise ArgumentError("out: is read-only; pass an array that can be written")
-        return cls(device), arrays
+        streams = (_owners_stream(x) for x in objects.values())
+        return cls(device, frozenset(stream for stream in streams if stream is not None)), arrays
 
     def runs(self, version: Version) -> bool:
         return self._compute_capability() >= version.min_compute_capability
@@ -79,6 +89,18 @@ class Gpu:
             function = self._function(source, entry, defines, threads)
             function((blocks,), (threads,), args)
 
+    def hand_back(self) -> None:
+        """Make the streams of the arrays' owners wait for the launches: what they do next to
+        ``out`` comes after them, and memory that they free is not used again before them."""
+        cuda = _cupy().cuda
+        with self.device:
+            stream = cuda.get_current_stream()
+            waiting = self._owners_streams - {stream.ptr}
+            if waiting and not stream.is_capturing():
+                launched = stream.record()
+                for owners_stream in waiting:
+                    cuda.runtime.streamWaitEvent(owners_stream, launched.ptr)
+
     def _compute_capability(self) -> tuple[int, int]:
         digits = self.device.compute_capability
         return int(digits[:-1]), int(digits[-1])
@@ -90,9 +112,10 @@ class Gpu:
             return _functions[key]
         with _loading:
             if key not in _functions:
-                compiled = compile_kernel(
-                    source, defines, "sm_{}{}".format(*self._compute_capability())
-                )
+                arch = "sm_{}{}".format(*self._compute_capability())
+                if cause := why_not(arch, f"{self.name} ({arch})"):
+                    raise MissingError(cause)
+                compiled = compile_kernel(source, defines, arch)
                 module = _load(compiled, source)
                 function = module.get_function(entry)
                 _check_threads(function, source, compiled.registers, threads)
@@ -107,11 +130,10 @@ def _load(compiled: Compiled, source: str) -> Any:
         module.load(compiled.cubin)
     except cuda.driver.CUDADriverError as error:
         supported = cuda.runtime.driverGetVersion()
-        raise KernelError(
-            f"{source}: the driver, for CUDA {supported // 1000}.{supported % 1000 // 10}, "
-            f"does not load what NVRTC {compiled.nvrtc} compiled ({error}); update the driver or "
-            "install an older nvidia-cuda-nvrtc"
-        ) from error
+        both = (
+            f"NVRTC {compiled.nvrtc}, driver for CUDA {supported // 1000}.{supported % 1000 // 10}"
+        )
+        raise cuda_error(error, f"{source} ({both})") from error
     return module
 
 
@@ -125,15 +147,58 @@ def _check_threads(function: Any, source: str, registers: int, threads: int) -> 
         )
 
 
+def read_scalar(name: str, x: Any) -> np.ndarray:
+    """The number in an array on a GPU, on the host; waits for the current stream to write it."""
+    if _cupy().cuda.get_current_stream().is_capturing():
+        raise ArgumentError(
+            f"{name}: is on a GPU, where it cannot be read while the stream is being captured; "
+            "pass a Python number"
+        )
+    array = _as_cupy(name, x)
+    with array.device:
+        return np.asarray(array.get())
+
+
 def _as_cupy(name: str, x: Any) -> Any:
-    """``x`` as a CuPy array over the same memory."""
+    """``x`` as a CuPy array over the same memory, ready for the current stream."""
     cupy = _cupy()
     if isinstance(x, cupy.ndarray):
         return x
     try:
-        return cupy.from_dlpack(x) if hasattr(x, "__dlpack__") else cupy.asarray(x)
+        lent = _WithoutWaiting(x) if cupy.cuda.get_current_stream().is_capturing() else x
+        return cupy.from_dlpack(lent) if hasattr(x, "__dlpack__") else cupy.asarray(lent)
     except Exception as error:  # whatever the other library's export raises
         raise ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {error}") from error
+
+
+class _WithoutWaiting:
+    """Exports an array without ordering streams: what is being captured cannot wait for other
+    work, and whoever replays it orders it."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self._array.__cuda_array_interface__, "stream": None}
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int, **options: Any) -> Any:
+        return self._array.__dlpack__(stream=-1, **options)
+
+
+def _owners_stream(x: Any) -> int | None:
+    """The stream on which the library that ``x`` comes from uses it; None where that is unknown,
+    or CuPy's own, which callers order themselves."""
+    if isinstance(x, _cupy().ndarray):
+        return None
+    torch = sys.modules.get("torch")  # whose tensors have no other way to say it
+    if torch is not None and isinstance(x, torch.Tensor):
+        return int(torch.cuda.current_stream(x.device).cuda_stream)
+    stream = getattr(x, "__cuda_array_interface__", {}).get("stream")
+    return LEGACY_STREAM if stream == LEGACY_STREAM_IN_INTERFACES else stream
 
 
 def _is_read_only(x: Any) -> bool:
@@ -144,7 +209,6 @@ def _cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise MissingError(
-            f'arrays on a GPU need CuPy ({error}); pip install "sgemm[cuda13]" or "sgemm[cuda12]"'
-        ) from error
+        missing = CUPY_MISSING.of(detail=error, install=ONE_CUPY_OF_TWO)
+        raise MissingError(missing) from error
     return cupy

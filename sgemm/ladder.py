@@ -20,6 +20,7 @@ class Version:
 
     ``tile`` is what one block computes, ``(M, N, K)`` floats, with K the depth it takes at a time
     (1 where nothing is staged); ``micro_tile`` what one thread computes, ``(M, N)``.
+    ``stages`` is how many tiles of A and B fit a block's shared memory at once, and
     ``shared_bytes`` is the static shared memory of a block. ``b_layout`` is the layout of B that
     the kernel reads; ``sgemm.matmul`` converts the other one. ``float4`` says whether the kernel
     has a float4 path to global memory, beside a scalar one for operands that do not allow it.
@@ -35,6 +36,7 @@ class Version:
     b_layout: Layout = "row"
     micro_tile: tuple[int, int] = (1, 1)
     blocks_per_sm: int = 1
+    stages: int = 1
     shared_bytes: int = 0
     float4: bool = False
     min_compute_capability: tuple[int, int] = (7, 5)
@@ -56,6 +58,7 @@ class Version:
             "MICRO_N": micro_n,
             "THREADS": self.threads,
             "BLOCKS_PER_SM": self.blocks_per_sm,
+            "STAGES": self.stages,
             "VECTOR": int(vector and self.float4),
         }
 
@@ -115,9 +118,35 @@ LADDER = {
             micro_tile=(16, 8),
             threads=128,
             blocks_per_sm=2,
+            stages=2,
             shared_bytes=36864,
             float4=True,
             article_gflops=10600,
+        ),
+        Version(
+            name="v5",
+            title="outer products",
+            change="A transposed in shared memory: a step of k is an outer product",
+            source="v5_outer_products.cu",
+            tile=(128, 256, 8),
+            micro_tile=(16, 8),
+            threads=256,
+            stages=3,
+            shared_bytes=37248,
+            float4=True,
+        ),
+        Version(
+            name="v6",
+            title="producer warps",
+            change="four warps only copy, the others only multiply; they meet at mbarriers",
+            source="v6_producer_warps.cu",
+            tile=(128, 256, 8),
+            micro_tile=(16, 8),
+            threads=384,
+            stages=3,
+            shared_bytes=37296,
+            float4=True,
+            min_compute_capability=(9, 0),
         ),
     )
 }

@@ -18,13 +18,21 @@ class Matrix:
     """rows×cols floats, element (i, j) at ``address + 4 * (i * row_stride + j * col_stride)``.
 
     Strides are in floats, of either sign; the stride of a dimension of size 1 is never used.
+    ``name`` is what messages call it.
     """
 
+    name: str
     address: int
     rows: int
     cols: int
     row_stride: int
     col_stride: int
+
+    def transposed(self) -> "Matrix":
+        """The same floats with rows and columns exchanged."""
+        return Matrix(
+            f"{self.name}.T", self.address, self.cols, self.rows, self.col_stride, self.row_stride
+        )
 
     def is_contiguous(self, layout: Layout) -> bool:
         """Whether each row (column) is contiguous, as a kernel that reads ``layout`` expects."""

@@ -1,19 +1,24 @@
 """``matmul``: checks its arguments, then plans the kernel launches that compute the product.
 
 The plan is the same wherever the arrays live; a place (the GPU or the simulator) carries it out.
+The logger ``sgemm`` tells it at level DEBUG: the version, what is copied and why, each launch.
 """
 
+import logging
 import os
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
+from .causes import cuda_errors_explained
 from .errors import ArgumentError, ArgumentTypeError
 from .ladder import LADDER, Layout, Version
 from .matrix import FLOAT_BYTES, Matrix, padded
-from .places import Place, locate
+from .places import Place, locate, offers_gpu_memory
 from .versions import resolve
+
+log = logging.getLogger("sgemm")
 
 MAX_DIMENSION = 2**31 - 1
 MAX_BLOCKS = 2**31 - 1  # the kernels' grids are one-dimensional
@@ -26,6 +31,7 @@ THREADS = 256  # of the copying and the scaling kernel
 ALIGNED_COPY_MIN_K = 256
 
 
+@cuda_errors_explained("matmul")
 def matmul(
     a: Any,
     b: Any,
@@ -39,17 +45,19 @@ def matmul(
 
     ``a`` (M×K) and ``b`` (K×N) are float32 arrays of any layout. NumPy arrays run in the
     simulator; CuPy arrays, and any object with ``__cuda_array_interface__`` or CUDA DLPack, on
-    their GPU and its current stream. ``out`` (M×N), where given, is written in place and
-    returned; otherwise the result is a new C-contiguous NumPy or CuPy array. ``beta`` other than 0
-    needs ``out``; with ``beta`` 0 ``out`` is not read. ``alpha`` and ``beta`` are rounded to
-    float32 first. ``version`` names a step of the ladder; None picks the fastest that the device
-    can run.
+    their GPU and its current CuPy stream, without waiting for the result. ``out`` (M×N), where
+    given, is written in place and returned; otherwise the result is a new C-contiguous NumPy or
+    CuPy array. ``beta`` other than 0 needs ``out``; with ``beta`` 0 ``out`` is not read. ``alpha``
+    and ``beta`` are numbers or arrays without dimensions, rounded to float32 first; one on a GPU
+    is read, for which the host waits. ``version`` names a step of the ladder; None picks the
+    fastest that the device can run. docs/calling.md tells which layouts are copied, what streams
+    wait for and how long inputs must live.
 
     Before anything is launched it raises ArgumentTypeError (a TypeError) for a type, dtype or
     device that is not accepted; ArgumentError (a ValueError) for shapes that do not match, an
-    ``out`` that is read-only or overlaps an input or itself, an unknown version, and a result that
-    needs more blocks than a grid holds; SimulatorLimitError for a product that would take the
-    simulator too long.
+    ``out`` that is read-only or overlaps an input or itself, an unknown version, a scale on a GPU
+    whose stream is being captured, and a result that needs more blocks than a grid holds;
+    SimulatorLimitError for a product that would take the simulator too long.
     """
     ab_scale = _scalar("alpha", alpha)
     c_scale = _scalar("beta", beta)
@@ -58,11 +66,11 @@ def matmul(
     requested = None if version is None else resolve(version)
 
     place, arrays = locate(a, b, out)
-    m, k = _check_array("a", arrays["a"])
-    k_of_b, n = _check_array("b", arrays["b"])
+    m, k = _check_array("a", a, arrays["a"])
+    k_of_b, n = _check_array("b", b, arrays["b"])
     if k != k_of_b:
         raise ArgumentError(f"b: has {k_of_b} rows where a has {k} columns; K must be the same")
-    if out is not None and _check_array("out", arrays["out"]) != (m, n):
+    if out is not None and _check_array("out", out, arrays["out"]) != (m, n):
         raise ArgumentError(f"out: has shape {arrays['out'].shape}; a @ b has {(m, n)}")
     chosen = _choose(requested, place)
     reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
@@ -77,10 +85,12 @@ def matmul(
         operands = {name: _matrix(place, name, arrays[name]) for name in ("a", "b")} if k else {}
         if out is not None:
             _check_out(c, operands)
+        log.debug("%dx%dx%d on %s with %s", m, n, k, place.name, chosen.name)
         if reads_ab:
             _multiply(place, chosen, ab_scale, operands["a"], operands["b"], c_scale, c)
         elif c_scale != 1:
             _scale(place, c_scale, c)
+        place.hand_back()
     return target if out is None else out
 
 
@@ -94,36 +104,42 @@ def _multiply(
     c: Matrix,
 ) -> None:
     """C = alpha * A @ B + beta * C, copying what the version cannot read or write itself."""
+    copies = _copies(version, a, b, c)
+    if copies:  # C.T = B.T @ A.T may need fewer, as for Fortran's layouts
+        transposed = b.transposed(), a.transposed(), c.transposed()
+        if len(copies_transposed := _copies(version, *transposed)) < len(copies):
+            (a, b, c), copies = transposed, copies_transposed
     with ExitStack() as workspaces:
 
-        def workspace(rows: int, cols: int, layout: Layout) -> Matrix:
+        def workspace(matrix: Matrix, layout: Layout) -> Matrix:
+            log.debug("%s is copied: %s", matrix.name, copies[matrix.name])
+            rows, cols = matrix.rows, matrix.cols
             distance, count = (padded(cols), rows) if layout == "row" else (padded(rows), cols)
             address = workspaces.enter_context(place.workspace(distance * count))
             strides = (distance, 1) if layout == "row" else (1, distance)
-            return Matrix(address, rows, cols, *strides)
-
-        wants_float4 = version.float4 and a.cols >= ALIGNED_COPY_MIN_K
+            return Matrix(matrix.name, address, rows, cols, *strides)
 
         def readable(matrix: Matrix, layout: Layout) -> Matrix:
-            if matrix.is_contiguous(layout) and (matrix.allows_float4(layout) or not wants_float4):
+            if matrix.name not in copies:
                 return matrix
-            converted = workspace(matrix.rows, matrix.cols, layout)
+            converted = workspace(matrix, layout)
             _copy(place, matrix, converted)
             return converted
 
         a = readable(a, "row")
         b = readable(b, version.b_layout)
         result = c
-        if not c.is_contiguous("row"):
-            result = workspace(c.rows, c.cols, "row")
+        if c.name in copies:
+            result = workspace(c, "row")
             if beta != 0:
                 _copy(place, c, result)
 
         float4 = a.allows_float4("row") and b.allows_float4(version.b_layout)
-        place.launch(
+        _launch(
+            place,
             version.source,
             "sgemm",
-            _with_debug(version.defines(float4)),
+            version.defines(float4),
             version.blocks(c.rows, c.cols),
             version.threads,
             (
@@ -139,12 +155,26 @@ def _multiply(
             _copy(place, result, c)
 
 
+def _copies(version: Version, a: Matrix, b: Matrix, c: Matrix) -> dict[str, str]:
+    """Which matrices the version's kernel cannot read or write where they are, and why."""
+    float4_pays = version.float4 and a.cols >= ALIGNED_COPY_MIN_K
+    layouts: tuple[tuple[Matrix, Layout], ...] = (a, "row"), (b, version.b_layout), (c, "row")
+    reasons = {}
+    for matrix, layout in layouts:
+        if not matrix.is_contiguous(layout):
+            reasons[matrix.name] = f"{version.name} takes it by {layout}s, which are not contiguous"
+        elif float4_pays and matrix is not c and not matrix.allows_float4(layout):
+            reasons[matrix.name] = f"its {layout}s do not all start on 16-byte boundaries"
+    return reasons
+
+
 def _copy(place: Place, source: Matrix, target: Matrix) -> None:
     """target = source, between any two layouts."""
-    place.launch(
+    _launch(
+        place,
         "copy_strided.cu",
         "copy_strided",
-        _with_debug({"TILE": COPY_TILE, "THREADS": THREADS}),
+        {"TILE": COPY_TILE, "THREADS": THREADS},
         -(-source.rows // COPY_TILE) * -(-source.cols // COPY_TILE),
         THREADS,
         (*_int32(source.rows, source.cols), *_pointer(source), *_pointer(target)),
@@ -153,14 +183,31 @@ def _copy(place: Place, source: Matrix, target: Matrix) -> None:
 
 def _scale(place: Place, beta: np.float32, c: Matrix) -> None:
     """C = beta * C."""
-    place.launch(
+    _launch(
+        place,
         "scale.cu",
         "scale",
-        _with_debug({"THREADS": THREADS}),
+        {"THREADS": THREADS},
         -(-c.rows * c.cols // THREADS),
         THREADS,
         (*_int32(c.rows, c.cols), beta, *_pointer(c)),
     )
+
+
+def _launch(
+    place: Place,
+    source: str,
+    entry: str,
+    defines: dict[str, int],
+    blocks: int,
+    threads: int,
+    args: tuple[np.generic, ...],
+) -> None:
+    """Launch a kernel; SGEMM_DEBUG=1 in the environment turns its device-side assertions on."""
+    if os.environ.get("SGEMM_DEBUG") == "1":
+        defines = {**defines, "SGEMM_DEBUG": 1}
+    log.debug("%s: %d blocks of %d threads, compiled with %s", source, blocks, threads, defines)
+    place.launch(source, entry, defines, blocks, threads, args)
 
 
 def _int32(*values: int) -> tuple[np.int32, ...]:
@@ -177,35 +224,33 @@ def _pointer(matrix: Matrix) -> tuple[np.generic, ...]:
     return np.uintp(matrix.address), np.int64(matrix.row_stride), np.int64(matrix.col_stride)
 
 
-def _with_debug(defines: dict[str, int]) -> dict[str, int]:
-    """SGEMM_DEBUG=1 in the environment turns the device-side assertions on."""
-    return {**defines, "SGEMM_DEBUG": 1} if os.environ.get("SGEMM_DEBUG") == "1" else defines
-
-
 def _scalar(name: str, value: Any) -> np.float32:
     """``value`` rounded to float32; beyond its range that is inf."""
+    if getattr(value, "ndim", 0) == 0 and offers_gpu_memory(name, value):
+        from .gpu import read_scalar
+
+        value = read_scalar(name, value)
+    kind = str(getattr(value, "dtype", type(value).__name__))
     no_number = str | bytes | bytearray | np.ma.MaskedArray  # though float() takes them
-    if isinstance(value, no_number) or np.iscomplexobj(value) or getattr(value, "ndim", 0) != 0:
-        kind = getattr(value, "dtype", type(value).__name__)
+    if isinstance(value, no_number) or "complex" in kind or getattr(value, "ndim", 0) != 0:
         raise ArgumentTypeError(f"{name}: expected a real number, found {kind} {value!r}")
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(
-            f"{name}: expected a real number, found {type(value).__name__}"
-        ) from error
     except OverflowError:  # an int beyond float64
         number = np.inf if value > 0 else -np.inf
+    except Exception as error:  # TypeError and ValueError; other libraries' scalars have their own
+        raise ArgumentTypeError(f"{name}: expected a real number, found {kind}") from error
     with np.errstate(over="ignore"):
         return np.float32(number)
 
 
-def _check_array(name: str, array: Any) -> tuple[int, int]:
-    """The shape of a matrix that the kernels can address."""
+def _check_array(name: str, given: Any, array: Any) -> tuple[int, int]:
+    """The shape of a matrix that the kernels can address; ``array`` is the caller's, ``given``."""
     if array.dtype != np.float32:
+        cast = "astype('float32')" if hasattr(given, "astype") else "float()"  # torch's
         raise ArgumentTypeError(
             f"{name}: dtype {array.dtype} is not accepted; the kernels compute in float32: "
-            f"pass {name}.astype('float32')"
+            f"pass {name}.{cast}"
         )
     if array.ndim != 2:
         raise ArgumentError(f"{name}: has {array.ndim} dimensions; matmul takes 2-D matrices")
@@ -228,7 +273,7 @@ def _matrix(place: Place, name: str, array: Any) -> Matrix:
             f"{name}: its address {address:#x} is not a multiple of {FLOAT_BYTES} bytes; "
             f"pass {name}.copy()"
         )
-    return Matrix(address, *array.shape, *(stride // FLOAT_BYTES for stride in array.strides))
+    return Matrix(name, address, *array.shape, *(stride // FLOAT_BYTES for stride in array.strides))
 
 
 def _check_out(c: Matrix, operands: dict[str, Matrix]) -> None:
@@ -255,7 +300,7 @@ def _choose(requested: Version | None, place: Place) -> Version:
 
 
 def _check_grid(version: Version, m: int, n: int) -> None:
-    blocks = version.blocks(m, n)
+    blocks = max(version.blocks(m, n), version.blocks(n, m))  # or the transposed product's
     if blocks > MAX_BLOCKS:
         raise ArgumentError(
             f"version: {version.name} needs {blocks} blocks for a {m}x{n} result; "

@@ -47,6 +47,9 @@ class Place(Protocol):
     ) -> None:
         """Run the kernel ``entry`` of the file ``source``, compiled with ``defines``."""
 
+    def hand_back(self) -> None:
+        """Order whatever the arrays' owners do next after the launches."""
+
 
 def locate(a: Any, b: Any, out: Any) -> tuple[Place, dict[str, Any]]:
     """The place that ``a``, ``b`` and ``out`` (None: absent) share, and their arrays by name."""
@@ -70,19 +73,24 @@ def locate(a: Any, b: Any, out: Any) -> tuple[Place, dict[str, Any]]:
     return Simulated.of(given)
 
 
-def _is_on_gpu(name: str, x: Any) -> bool:
-    if isinstance(x, np.ndarray):
-        return False
+def offers_gpu_memory(name: str, x: Any) -> bool:
+    """Whether ``x`` says that its elements are in a GPU's memory."""
     try:
         if hasattr(x, "__cuda_array_interface__"):
             return True
-        if hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in DLPACK_CUDA:
-            return True
+        return hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in DLPACK_CUDA
     except Exception as error:  # torch's, for a tensor that requires gradients or is of float8
         raise ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {error}") from error
-    raise ArgumentTypeError(
-        f"{name}: {type(x).__module__}.{type(x).__name__} is not accepted; {ACCEPTED}"
-    )
+
+
+def _is_on_gpu(name: str, x: Any) -> bool:
+    if isinstance(x, np.ndarray):
+        return False
+    if not offers_gpu_memory(name, x):
+        raise ArgumentTypeError(
+            f"{name}: {type(x).__module__}.{type(x).__name__} is not accepted; {ACCEPTED}"
+        )
+    return True
 
 
 def _where(on_gpu: bool) -> str:

@@ -12,7 +12,14 @@ if TYPE_CHECKING:  # the functions that print import rich themselves: JSON goes 
     from rich.progress import Progress
     from rich.text import Text
 
-_STYLES = {"ok": "green", "right": "green", "absent": "yellow", "problem": "red", "wrong": "red"}
+_STYLES = {
+    "ok": "green",
+    "right": "green",
+    "absent": "dim",
+    "warning": "yellow",
+    "problem": "red",
+    "wrong": "red",
+}
 
 
 def print_json(

@@ -11,11 +11,13 @@ from .errors import ArgumentError, ArgumentTypeError, SimulatorLimitError
 from .kernel_files import kernel_path
 from .ladder import Version
 from .matrix import FLOAT4_BYTES, FLOAT_BYTES
+from .simulator import Operand, is_instrumented
 from .simulator import launch as simulator_launch
 
 # Rough speed of the simulator, for its estimate of a product's time.
 FMAS_PER_SECOND = 2e8
 OUTPUTS_PER_SECOND = 2e7
+INSTRUMENTED = 8  # times as long, where it checks or counts
 
 
 class Simulated:
@@ -33,7 +35,11 @@ class Simulated:
                 )
         if "out" in arrays and not arrays["out"].flags.writeable:
             raise ArgumentError("out: is read-only; pass an array that can be written")
-        return cls(), dict(arrays)
+        return cls(arrays), dict(arrays)
+
+    def __init__(self, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        self._arrays = arrays or {}
+        self._results: list[Operand] = []  # of kernels, in memory that is not one of the arrays
 
     def runs(self, version: Version) -> bool:
         return True
@@ -41,6 +47,8 @@ class Simulated:
     def check_work(self, m: int, n: int, k: int) -> None:
         limit = _limit_seconds()
         seconds = m * n * k / FMAS_PER_SECOND + m * n / OUTPUTS_PER_SECOND
+        if is_instrumented():
+            seconds *= INSTRUMENTED
         if seconds > limit:
             raise SimulatorLimitError(
                 f"a: the simulator would take about {seconds:.0f} s for {m}x{n}x{k}, more than "
@@ -68,7 +76,53 @@ class Simulated:
         threads: int,
         args: Sequence[np.generic],
     ) -> None:
-        simulator_launch(kernel_path(source), entry, defines, blocks, threads, args)
+        operands: tuple[Operand, ...] = ()
+        tile = (0, 0)
+        if is_instrumented():
+            operands = self._operands(entry, args)
+            self._results.append(operands[-1])
+            if entry == "sgemm":
+                tile = (defines["TILE_M"], defines["TILE_N"])
+        simulator_launch(kernel_path(source), entry, defines, blocks, threads, args, operands, tile)
+
+    def hand_back(self) -> None:
+        """The launches are over when they return."""
+
+    def _operand(self, name: str, array: np.ndarray) -> Operand:
+        strides = (stride // FLOAT_BYTES for stride in array.strides)
+        return Operand(name, self.address(array), *array.shape, *strides)
+
+    def _operands(self, entry: str, args: Sequence[np.generic]) -> tuple[Operand, ...]:
+        """The matrices behind a kernel's arguments, its result last."""
+        values = [arg.item() for arg in args]
+        if entry == "copy_strided":
+            rows, cols, source, source_row, source_col, target, target_row, target_col = values
+            return (
+                Operand("source", source, rows, cols, source_row, source_col),
+                Operand("target", target, rows, cols, target_row, target_col, initialised=False),
+            )
+        if entry == "scale":
+            rows, cols, beta, c, c_row, c_col = values
+            return (Operand("C", c, rows, cols, c_row, c_col, initialised=beta != 0),)
+        m, n, k, _alpha, a, lda, b, ldb, beta, c, ldc = values
+        return (
+            Operand("A", a, m, k, lda, 1),
+            self._b(b, k, n, ldb),
+            Operand("C", c, m, n, ldc, 1, initialised=beta != 0),
+        )
+
+    def _b(self, address: int, k: int, n: int, ldb: int) -> Operand:
+        """B, whose layout the arguments do not tell: it is the matrix, or the transpose of the
+        matrix, that is known to lie at that address."""
+        arrays = [self._operand(name, array) for name, array in self._arrays.items()]
+        for matrix in reversed([*arrays, *self._results]):
+            strides = {(matrix.rows, matrix.cols): (matrix.row_stride, matrix.col_stride)}
+            strides[matrix.cols, matrix.rows] = matrix.col_stride, matrix.row_stride
+            if matrix.address != address or (k, n) not in strides:
+                continue
+            if ldb in strides[k, n] or 1 in (k, n):
+                return Operand("B", address, k, n, *strides[k, n])
+        raise ArgumentError(f"args: no {k}×{n} matrix is known at B's address {address:#x}")
 
 
 def _limit_seconds() -> float:

@@ -14,6 +14,7 @@ TILE_K         1          depth that a block stages at a time
 MICRO_M,       1          outputs that a thread computes
 MICRO_N
 BLOCKS_PER_SM  1          for ``__launch_bounds__``
+STAGES         1          tiles of A and B that shared memory holds at once
 B              row        layout of B that the kernel reads, ``row`` or ``column``
 FLOAT4         0          1: the kernel accesses A, B and C by float4 where the macro VECTOR is 1,
                           which it is only where their addresses and leading dimensions allow it
@@ -38,6 +39,7 @@ _DEFAULTS = {
     "MICRO_M": "1",
     "MICRO_N": "1",
     "BLOCKS_PER_SM": "1",
+    "STAGES": "1",
     "B": "row",
     "FLOAT4": "0",
 }
@@ -76,6 +78,7 @@ def from_file(path: str | Path) -> Version:
         micro_tile=(int(values["MICRO_M"]), int(values["MICRO_N"])),
         threads=int(values["THREADS"]),
         blocks_per_sm=int(values["BLOCKS_PER_SM"]),
+        stages=int(values["STAGES"]),
         float4=values["FLOAT4"] == "1",
     )
 

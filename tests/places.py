@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -38,6 +39,10 @@ class Place:
         """Draw the order that threads run in from ``seed``, where that can be chosen."""
         raise NotImplementedError
 
+    def own_stream(self) -> AbstractContextManager:
+        """Compute on a stream of one's own, where there are any."""
+        raise NotImplementedError
+
     def to_host(self, array: Any) -> np.ndarray:
         raise NotImplementedError
 
@@ -68,6 +73,9 @@ class _Simulator(Place):
     def order(self, seed):
         return simulator.order(seed)
 
+    def own_stream(self):
+        return nullcontext()
+
     def to_host(self, array):
         return np.asarray(array)
 
@@ -89,6 +97,13 @@ class _Gpu(Place):
 
     def order(self, seed):
         return nullcontext()
+
+    @cached_property
+    def _stream(self):
+        return self.xp.cuda.Stream(non_blocking=True)
+
+    def own_stream(self):
+        return self._stream
 
     def to_host(self, array):
         return self.xp.asnumpy(array)

@@ -1,5 +1,6 @@
 """Random products, biased to what breaks kernels, and how to compute one."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ class Problem:
     """``alpha * A @ B + beta * C0``, written to ``out`` or, where that is None, to a new array.
 
     ``seed`` gives the values, of the kind ``data``, and the order of the simulator's threads.
+    alpha and beta are passed as the kind ``scalars``; ``own_stream``: not on the default stream.
     """
 
     m: int
@@ -33,6 +35,8 @@ class Problem:
     beta: float = 0.0
     data: str = "normal"
     seed: int = 0
+    scalars: str = "Python"
+    own_stream: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class Product:
 
     def residual(self) -> residual.Residual:
         return residual.check(self.c, self.a, self.b, alpha=self.alpha, beta=self.beta, c0=self.c0)
+
+    def in_integers(self) -> np.ndarray:
+        """What it must be, exactly, where all that went in are small integers."""
+        product = self.alpha * (self.a.astype(int) @ self.b.astype(int))
+        return product if self.c0 is None else product + self.beta * self.c0
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
@@ -84,56 +93,71 @@ def _extreme(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
     return np.where(rng.random(shape) < 0.05, rng.choice(special, shape), values)
 
 
-ORDINARY_DATA = {
+DATA = {
+    "small integers": _small_integers,
+    "extreme": _extreme,
     "normal": _normal,
     "uniform": _uniform,
     "widely scaled": _widely_scaled,
     "tiny": _tiny,
     "cancelling": _cancelling,
 }
-DATA = {**ORDINARY_DATA, "small integers": _small_integers, "extreme": _extreme}
+
+
+SCALARS = {
+    "Python": lambda xp, value: value,
+    "NumPy float32": lambda xp, value: np.float32(value),
+    "NumPy float64": lambda xp, value: np.float64(value),
+    "NumPy, no dimensions": lambda xp, value: np.array(value),
+    "the place's own, no dimensions": lambda xp, value: xp.asarray(np.float32(value)),
+}
 
 
 def multiply(problem: Problem, version: Version, place: Place) -> Product:
     """Compute the product and check what holds for every one of them, right or wrong: inputs and
     the surroundings of all matrices are not written, and the result is the array it should be."""
+    with place.own_stream() if problem.own_stream else nullcontext():
+        return _multiply(problem, version, place)
+
+
+def _multiply(problem: Problem, version: Version, place: Place) -> Product:
     m, n, k = problem.m, problem.n, problem.k
     rng = np.random.default_rng(problem.seed)
     fill = DATA[problem.data]
     a, b, c0 = (fill(rng, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
-    guarded = {
-        "a": GuardedMatrix(place.xp, (m, k), problem.a, a),
-        "b": GuardedMatrix(place.xp, (k, n), problem.b, b),
+    inputs = {
+        "a": GuardedMatrix(place, (m, k), problem.a, a),
+        "b": GuardedMatrix(place, (k, n), problem.b, b),
     }
+    a, b = (matrix.values_before() for matrix in inputs.values())  # rows may be broadcast
     out = None
     if problem.out is not None:
         poisoned = problem.beta == 0  # then it must be written without being read
-        guarded["out"] = GuardedMatrix(place.xp, (m, n), problem.out, None if poisoned else c0)
-        out = guarded["out"].view
+        out = GuardedMatrix(place, (m, n), problem.out, None if poisoned else c0)
 
+    scalar = SCALARS[problem.scalars]
     with place.order(problem.seed):
         result = sgemm.matmul(
-            guarded["a"].view,
-            guarded["b"].view,
-            out=out,
-            alpha=problem.alpha,
-            beta=problem.beta,
+            inputs["a"].view,
+            inputs["b"].view,
+            out=None if out is None else out.view,
+            alpha=scalar(place.xp, problem.alpha),
+            beta=scalar(place.xp, problem.beta),
             version=version,
         )
 
-    if out is not None:
-        assert result is out
-    else:
+    for name, matrix in inputs.items():
+        assert matrix.is_unchanged(), f"{name} or what is around it was written"
+    if out is None:
         assert isinstance(result, place.xp.ndarray)
         assert result.shape == (m, n)
         assert result.dtype == np.float32
         assert result.flags.c_contiguous
-    for name, matrix in guarded.items():
-        assert matrix.guards_are_intact(), f"written outside {name}"
-    for name, values in (("a", a), ("b", b)):
-        unchanged = place.to_host(guarded[name].view)
-        assert np.array_equal(unchanged, values, equal_nan=True), f"{name} was written"
-    c = place.to_host(result).copy()
+        c = place.to_host(result)
+    else:
+        assert result is out.view
+        assert out.guards_are_intact(), "written outside out"
+        c = out.values_now()
     return Product(a, b, c0 if problem.beta else None, c, problem.alpha, problem.beta)
 
 
@@ -148,7 +172,9 @@ def extents(tile: int) -> st.SearchStrategy[int]:
     return st.one_of(st.integers(0, LARGEST_RANDOM), st.sampled_from(sorted(edges)))
 
 
-def layouts() -> st.SearchStrategy[Layout]:
+def layouts(inputs: bool = True) -> st.SearchStrategy[Layout]:
+    """Any layout; without those that are for ``inputs`` only, it may be out's."""
+    repeated = st.sampled_from([False] * 7 + [True]) if inputs else st.just(False)
     return st.builds(
         Layout,
         transposed=st.booleans(),
@@ -156,6 +182,8 @@ def layouts() -> st.SearchStrategy[Layout]:
         padding=st.integers(0, 5),
         row_step=st.sampled_from([1, 1, 1, -1, 2]),
         col_step=st.sampled_from([1, 1, 1, -1, 3]),
+        same_rows=repeated,
+        same_cols=repeated,
     )
 
 
@@ -170,27 +198,35 @@ def aligned_layouts(rows: int, cols: int) -> st.SearchStrategy[Layout]:
 
 
 AROUND_COPIES = st.integers(ALIGNED_COPY_MIN_K - 2, ALIGNED_COPY_MIN_K + 5)
-ORDINARY = st.sampled_from(list(ORDINARY_DATA))
-SCALES = st.sampled_from([0.0, 1.0, -1.0]) | st.floats(-4, 4, width=32)
+SCALES = (
+    st.sampled_from([0.0, 1.0, -1.0])
+    | st.floats(-4, 4, width=32)
+    | st.sampled_from([0.1, -1 / 3, 1e30, 2.0**-140, 1e-60, -0.0])  # rounded; to 0 as well
+)
+ANY_DATA = st.sampled_from(list(DATA))
+SMALL_INTEGERS = st.integers(-2, 2).map(float)
 
 
 @st.composite
 def problems(
     draw: st.DrawFn,
     version: Version,
-    data: st.SearchStrategy[str] = ORDINARY,
-    scales: st.SearchStrategy[float] = SCALES,
+    data: st.SearchStrategy[str] = ANY_DATA,
+    scales: st.SearchStrategy[float] | None = None,
 ) -> Problem:
     """Products for a version: half of them all aligned, so that float4 paths run as often as the
-    others do."""
+    others do; small integers have scales that are some too."""
     tile_m, tile_n, tile_k = version.tile
     m, n = draw(extents(tile_m)), draw(extents(tile_n))
     k = draw(extents(tile_k) | AROUND_COPIES)
     aligned = draw(st.booleans())
     a, b, out = (
-        draw(aligned_layouts(*shape) if aligned else layouts())
-        for shape in ((m, k), (k, n), (m, n))
+        draw(aligned_layouts(*shape) if aligned else layouts(inputs))
+        for shape, inputs in (((m, k), True), ((k, n), True), ((m, n), False))
     )
+    kind = draw(data)
+    if scales is None:
+        scales = SMALL_INTEGERS if kind == "small integers" else SCALES
     beta = draw(scales)
     out_is_given = beta != 0 or draw(st.booleans())
     return Problem(
@@ -202,6 +238,18 @@ def problems(
         out if out_is_given else None,
         draw(scales),
         beta,
-        draw(data),
+        kind,
         draw(st.integers(0, 2**32 - 1)),
+        draw(st.sampled_from(list(SCALARS))),
+        draw(st.booleans()),
     )
+
+
+@st.composite
+def windows(draw: st.DrawFn, size: int, rows: int, cols: int) -> tuple[int, int, int]:
+    """Where in a buffer of that many floats a matrix may lie: offset, row stride, column stride."""
+    row_stride, col_stride = draw(st.integers(-9, 9)), draw(st.integers(-9, 9))
+    steps = (rows - 1) * row_stride, (cols - 1) * col_stride
+    lowest = sum(min(0, step) for step in steps)
+    highest = sum(max(0, step) for step in steps)
+    return draw(st.integers(-lowest, size - 1 - highest)), row_stride, col_stride

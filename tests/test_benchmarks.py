@@ -7,6 +7,7 @@ from math import isnan
 from pathlib import Path
 
 import asv
+import numpy as np
 import pytest
 
 import sgemm
@@ -32,9 +33,11 @@ class TestProblems:
         assert any(p.b_layout == "column" for p in PROBLEMS.values())
         assert any(p.flops < 2 * 1000**3 for p in PROBLEMS.values())
 
-    def test_count_operations_exactly(self):
+    @pytest.mark.case("2.14")
+    @pytest.mark.parametrize("integer", [int, np.int32])
+    def test_count_operations_exactly(self, integer):
         """46341 cubed is beyond 32 bits, and twice that beyond a float's 53."""
-        assert Problem(46341, 46341, 46341).flops == 2 * 46341**3
+        assert Problem(*[integer(46341)] * 3).flops == 2 * 46341**3
 
     @pytest.mark.parametrize("name", PROBLEMS)
     def test_are_found_by_name(self, name):
@@ -55,6 +58,7 @@ class TestOperands:
             problem, native_b, products.random_values(products.Operands.floats(problem))
         )
 
+    @pytest.mark.case("2.9")
     def test_are_random_and_always_the_same(self, fake_gpu):
         values = products.random_values(1000)
         assert values.min() >= -1
@@ -62,6 +66,7 @@ class TestOperands:
         assert values.std() == pytest.approx(3**-0.5, rel=0.05)
         assert (values == products.random_values(1000)).all()
 
+    @pytest.mark.case("2.8")
     @pytest.mark.parametrize("size", [16, 64, 128])
     def test_the_other_sets_fill_the_cache(self, fake_gpu, size):
         problem = Problem(size, size, size)
@@ -69,6 +74,16 @@ class TestOperands:
         sets = self.operands(problem).sets
         assert (sets - 1) * problem.operand_bytes >= l2_bytes
         assert (sets - 2) * problem.operand_bytes < l2_bytes
+
+    def test_are_in_as_many_places_as_asked_for(self, fake_gpu):
+        problem = Problem(64, 64, 64)
+        values = products.random_values(products.Operands.floats(problem))
+        least = products.Operands(problem, "row", values).sets
+        for places in (1, least, 2 * least):
+            operands = products.Operands(problem, "row", values, places)
+            addresses = {array.ctypes.data for array in (*operands.a, *operands.b)}
+            assert operands.sets == max(least, places)
+            assert len(addresses) == 2 * operands.sets
 
     def test_a_is_as_misaligned_as_the_problem_says(self, fake_gpu):
         aligned, shifted = Problem(8, 8, 8), Problem(8, 8, 8, a_offset=1)
@@ -99,19 +114,22 @@ def small_problems(monkeypatch):
 
 @pytest.mark.usefixtures("fake_gpu", "small_problems")
 class TestMeasuring:
-    def answer(self, subject):
+    def answer(self, *subjects, problems=SMALL):
+        """Subject and problem to record, and the environment."""
         records = {}
-        measure.answer([subject], list(SMALL), records.__setitem__)
-        return records
+        keys = [f"{subject} {problem}" for problem in problems for subject in subjects]
+        measure.answer([], keys, records.__setitem__)
+        assert list(records) == [measure.ENVIRONMENT, *keys]
+        found = {s: {p: records[f"{s} {p}"] for p in problems} for s in subjects}
+        return found | {measure.ENVIRONMENT: records[measure.ENVIRONMENT]}
 
     @pytest.mark.parametrize("subject", measure.SUBJECTS)
     def test_one_measurement_gives_every_metric(self, subject, fake_gpu):
         records = json.loads(json.dumps(self.answer(subject)))
-        surroundings = records.pop(measure.ENVIRONMENT)
+        surroundings = records[measure.ENVIRONMENT]
         assert surroundings["cublas_math"] == "CUBLAS_DEFAULT_MATH, TF32 off"
         peak = surroundings["ffma_peak_gflops"]
-        assert list(records) == list(SMALL)
-        for name, record in records.items():
+        for name, record in records[subject].items():
             seconds = record["seconds"]
             assert timing.MIN_SAMPLES <= len(seconds) == len(record["readings"])
             assert record["stopped"]
@@ -126,7 +144,7 @@ class TestMeasuring:
             )
             assert record["residual"]["wrong"] == 0
             assert 0 < record["error_over_bound"] == record["residual"]["worst"] < 1
-            assert record["operand_sets"] > 1
+            assert record["operand_sets"] >= products.PLACES
 
     @pytest.mark.parametrize("subject", LADDER)
     def test_cublas_is_sampled_in_turn_with_a_version(self, subject, monkeypatch):
@@ -138,9 +156,7 @@ class TestMeasuring:
             return sample(sampler)
 
         monkeypatch.setattr(timing.Sampler, "sample", spy)
-        records = {}
-        measure.answer([subject], ["16x16x16"], records.__setitem__)
-        record = records["16x16x16"]
+        record = self.answer(subject, problems=["16x16x16"])[subject]["16x16x16"]
         pairs = list(zip(record["cublas_seconds"], record["seconds"], strict=True))
         assert record["ratio_to_cublas"] == [theirs / mine for theirs, mine in pairs]
         timed = turns[-2 * len(pairs) :]
@@ -148,12 +164,22 @@ class TestMeasuring:
         assert timed[0] is not timed[1]
 
     def test_cublas_is_not_compared_with_itself(self):
-        assert "ratio_to_cublas" not in self.answer(measure.CUBLAS)["16x16x16"]
+        (record,) = self.answer(measure.CUBLAS, problems=["16x16x16"])[measure.CUBLAS].values()
+        assert "ratio_to_cublas" not in record
+
+    def test_cublas_has_new_samples_beside_every_version(self):
+        records = self.answer("v1", "v2", measure.CUBLAS, problems=["16x16x16"])
+        beside = [records[version]["16x16x16"]["cublas_seconds"] for version in ("v1", "v2")]
+        samples = [*beside, records[measure.CUBLAS]["16x16x16"]["seconds"]]
+        assert all(len(seconds) >= timing.MIN_SAMPLES for seconds in samples)
+        assert len({second for seconds in samples for second in seconds}) == sum(map(len, samples))
 
     def test_a_wrong_cublas_is_named(self, fake_gpu, monkeypatch):
         monkeypatch.setattr(fake_gpu.Cublas, "multiply", lambda self, a, b, out: out.fill(0))
-        record = self.answer("v0")["16x16x16"]
-        assert record["error"].startswith("cuBLAS is wrong: 256 of 256")
+        records = self.answer("v0", measure.CUBLAS, problems=["16x16x16"])
+        for subject in ("v0", measure.CUBLAS):
+            error = records[subject]["16x16x16"]["error"]
+            assert error.startswith("cuBLAS is wrong: 256 of 256")
 
     def test_a_wrong_result_costs_its_own_problem(self, monkeypatch):
         right = sgemm.matmul
@@ -164,7 +190,7 @@ class TestMeasuring:
                 out[0, 0] = 0
 
         monkeypatch.setattr(sgemm, "matmul", wrong_for_odd_k, raising=False)
-        records = self.answer("v3")
+        records = self.answer("v3")["v3"]
         assert records["24x8x7"]["error"].startswith(
             "wrong: 1 of 192 elements, the first at (0, 0)"
         )
@@ -181,9 +207,34 @@ class TestMeasuring:
 
     def test_a_version_that_the_commit_lacks_is_skipped(self, monkeypatch):
         monkeypatch.setattr(sgemm, "LADDER", {"v0": LADDER["v0"]})
-        records = self.answer("v1")
-        assert records == {name: {"skip": "this commit has no v1"} for name in SMALL}
+        records = self.answer("v0", "v1")
+        assert records["v1"] == {name: {"skip": "this commit has no v1"} for name in SMALL}
+        assert all(record["seconds"] for record in records["v0"].values())
 
+    def test_a_key_that_kills_the_child_costs_no_other(self, monkeypatch):
+        """Another child takes the rest of them, on the same problem too."""
+        calls = []
+
+        def run(module, args, keys, timeout):
+            calls.append(keys)
+            found = {measure.ENVIRONMENT: {"gpu": "Fake GPU"}}
+            for key in keys:
+                if key == "v1 16x16x16":
+                    break
+                found[key] = {"seconds": [1.0]}
+            return found, "an illegal memory access was encountered"
+
+        monkeypatch.setattr(child, "_run", run)
+        monkeypatch.setattr(measure, "SUBJECTS", ("v0", "v1", "cublas"))
+        measurements = measure.run()
+        assert calls[1][0] == "cublas 16x16x16"
+        dead = measurements["v1"].pop("16x16x16")
+        assert dead == {"error": "an illegal memory access was encountered"}
+        assert measurements.pop(measure.ENVIRONMENT) == {"gpu": "Fake GPU"}
+        for records in measurements.values():
+            assert all(record == {"seconds": [1.0]} for record in records.values())
+
+    @pytest.mark.case("5.8")
     def test_a_busy_gpu_is_refused(self, fake_gpu, monkeypatch):
         monkeypatch.setattr(fake_gpu.Monitor, "processes", 1)
         with pytest.raises(gpu.GpuBusyError):
@@ -235,14 +286,14 @@ class TestSpeed:
             speed.Speed().track_gflops(measurements, "v0", "p")
 
     def test_everything_measured_is_kept(self, monkeypatch, tmp_path):
-        measured = {name: {"seconds": [1.0], "residual": {"wrong": 0}} for name in PROBLEMS}
+        measured = {"v0": {name: {"seconds": [1.0]} for name in PROBLEMS}}
         monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("", "", (9, 0), "13.0"))
-        monkeypatch.setattr(measure, "run", lambda subject: measured)
+        monkeypatch.setattr(measure, "run", lambda: measured)
         monkeypatch.setenv("ASV_CONF_DIR", str(tmp_path))
         monkeypatch.setenv("ASV_COMMIT", "0123abc")
         measurements = speed.Speed().setup_cache()
         kept = json.loads((tmp_path / ".asv" / "measurements" / "0123abc.json").read_text())
-        assert kept == measurements == dict.fromkeys(measure.SUBJECTS, measured)
+        assert kept == measurements == measured
 
 
 @pytest.fixture
@@ -333,19 +384,48 @@ class TestGpuPackages:
         monkeypatch.setattr(gpu_packages.subprocess, "run", pytest.fail)
         gpu_packages.main()
 
-    def test_are_installed_where_there_is_one(self, monkeypatch):
+    @pytest.mark.parametrize(
+        ("cuda", "major"), [("12.4", 12), ("13.0", 13), ("14.1", 13)], ids=lambda value: str(value)
+    )
+    def test_are_those_that_the_driver_runs(self, monkeypatch, cuda, major):
         calls = []
-        monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("", "", (9, 0), "13.0"))
+        monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("", "", (9, 0), cuda))
         monkeypatch.setattr(gpu_packages.importlib.util, "find_spec", lambda name: None)
         monkeypatch.setattr(
             gpu_packages.subprocess, "run", lambda command, check: calls.append(command)
         )
         gpu_packages.main()
         (command,) = calls
-        assert command[-len(gpu_packages.PACKAGES) :] == list(gpu_packages.PACKAGES)
+        expected = gpu_packages.PACKAGES[major]
+        assert command[-len(expected) :] == list(expected)
+        assert f"cupy-cuda{major}x" in command
+
+    @pytest.mark.case("3.4")
+    def test_of_a_driver_that_is_too_old_there_are_none(self):
+        """Both versions are named."""
+        old = gpu.Gpu("a GPU", "", (8, 0), "11.4")
+        for ask in (gpu_packages.packages, gpu_packages.constraints):
+            with pytest.raises(
+                gpu_packages.DriverTooOldError, match=r"CUDA up to 11\.4, and 12\.0"
+            ):
+                ask(old)
+
+    @pytest.mark.parametrize("major", gpu_packages.CONSTRAINTS)
+    def test_are_of_the_major_that_the_constraints_pin(self, major):
+        """The binding decides which NVRTC compiles, so both are pinned to one major."""
+        pins = dict(
+            line.split("==")
+            for line in (ROOT / gpu_packages.CONSTRAINTS[major]).read_text().splitlines()
+            if not line.startswith("#")
+        )
+        compiler = "nvidia-cuda-nvrtc" if major == 13 else f"nvidia-cuda-nvrtc-cu{major}"
+        assert {pins[name].split(".")[0] for name in (compiler, "cuda-bindings")} == {str(major)}
 
 
-HIGHER_IS_BETTER = {"track_gflops", "track_ratio_to_cublas", "track_share_of_peak"}
+HIGHER_IS_BETTER = {
+    *("track_gflops", "track_ratio_to_cublas", "track_share_of_peak"),
+    *("track_ffma_share", "track_occupancy"),
+}
 
 
 def discover(tmp_path, **environment):
@@ -369,6 +449,7 @@ runpy.run_path({str(runner)!r}, run_name="__main__")
 
 
 class TestDiscovery:
+    @pytest.mark.case("4.15")
     def test_every_benchmark_has_a_version_and_the_checkout_s_parameters(self, tmp_path):
         suite = discover(tmp_path)
         assert {name.rpartition(".")[2] for name in suite} == {
@@ -380,6 +461,8 @@ class TestDiscovery:
             "track_registers",
             "track_spill_bytes",
             "track_shared_bytes",
+            "track_ffma_share",
+            "track_occupancy",
         }
         for name, benchmark in suite.items():
             assert benchmark["version"] == "1"

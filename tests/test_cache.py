@@ -1,5 +1,6 @@
 """Compiled kernels on disk: complete or absent, and shared by processes."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -36,6 +37,7 @@ def python(script, **environment):
     return subprocess.Popen(
         [sys.executable, "-c", script],
         env={name: value for name, value in environment.items() if value is not None},
+        stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -113,6 +115,7 @@ def test_a_folder_that_is_deleted_meanwhile_is_made_again(folder):
     assert cache.fetch(".bin", ["a"], lambda path: path.write_bytes(b"2")).read_bytes() == b"2"
 
 
+@pytest.mark.case("3.12")
 def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch):
     monkeypatch.setenv("SGEMM_CACHE_DIR", "/proc/sgemm")
     with pytest.raises(MissingError, match="SGEMM_CACHE_DIR: /proc/sgemm cannot be written"):
@@ -123,7 +126,9 @@ def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch):
 def test_a_named_folder_that_others_can_write_is_an_error(folder, mode):
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(MissingError, match=f"others can write to it; chmod go-w {folder}"):
+    with pytest.raises(
+        MissingError, match=f"others can write to it: .*; repair: chmod go-w {folder}"
+    ):
         cache.folder()
     folder.chmod(mode & ~0o022)
     assert cache.folder() == folder
@@ -158,15 +163,50 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path, monkeypatch):
     assert cache.folder().parent == tmp_path / "temporary"
 
 
+@pytest.mark.case("3.12")
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
+def test_a_folder_that_is_full_is_an_error(folder, full):
+    def write(path):
+        raise OSError(full, os.strerror(full))
+
+    with pytest.raises(MissingError, match=f"^{folder} is full .*; repair: .*SGEMM_CACHE_DIR"):
+        cache.fetch(".bin", ["a"], write)
+
+
+@pytest.mark.case("3.13")
 def test_processes_that_start_cold_together(tmp_path):
     cold = {"SGEMM_CACHE_DIR": str(tmp_path)}
-    processes = [python(MULTIPLY, **cold) for _ in range(3)]
+    processes = [python(MULTIPLY, **cold) for _ in range(4)]
     for process in processes:
         succeeds(process)
     assert not list(tmp_path.glob("build-*"))
     succeeds(python(WITHOUT_BUILDING + MULTIPLY, **cold))
 
 
+@pytest.mark.case("3.13")
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_race_for_one_file(tmp_path, attempt):
+    """Four processes build it at the same moment; each gets a whole one, and one is left."""
+    script = """
+import sys, time
+from sgemm import cache
+def build(path):
+    time.sleep(0.05)  # so that all have found it missing
+    path.write_bytes(b"built" * 10_000)
+sys.stdin.readline()
+assert cache.fetch(".bin", ["a"], build).read_bytes() == b"built" * 10_000
+"""
+    processes = [python(script, SGEMM_CACHE_DIR=str(tmp_path)) for _ in range(4)]
+    for process in processes:
+        process.stdin.write("start\n")
+        process.stdin.flush()
+    for process in processes:
+        succeeds(process)
+    assert len(list(tmp_path.rglob("*.bin"))) == 1
+    assert not list(tmp_path.glob("build-*"))
+
+
+@pytest.mark.case("3.12")
 def test_read_only_home(tmp_path):
     """Nothing can be made under /proc, not even by root."""
     environment = {
@@ -179,6 +219,7 @@ def test_read_only_home(tmp_path):
     succeeds(python(WITHOUT_BUILDING + MULTIPLY, **environment))
 
 
+@pytest.mark.case("3.14")
 def test_nvrtc_is_not_asked_twice(folder):
     pytest.importorskip("cuda.bindings.nvrtc")
     script = 'import sgemm; print(sgemm.compile("v0").registers)'

@@ -3,6 +3,7 @@
 import json
 from itertools import combinations
 from math import exp, log1p
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from benchmarks.gate import BENCHMARKS
 from benchmarks.turns import Failure, Series
 from benchmarks.verdict import Samples
 
+ROOT = Path(__file__).resolve().parent.parent
 V4 = calibrate.PLANTED_VERSIONS[-1]
 CUBE = "1024x1024x1024"
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.00"}
@@ -63,6 +65,7 @@ def test_the_second_pair_shares_no_process(base, head):
     assert len({base, head, other_base, other_head}) == 4
 
 
+@pytest.mark.case("4.14")
 def test_identical_code_raises_no_alarm():
     calibration = judged(session(26, BENCHMARKS[:10]))
     assert calibration.gates.gate.trials == 325
@@ -70,6 +73,7 @@ def test_identical_code_raises_no_alarm():
     assert calibration.of(*BENCHMARKS[0], 0.0).gate.trials == 325
 
 
+@pytest.mark.case("4.14")
 def test_planted_slowdowns_are_found():
     calibration = judged(session(8, planted=8))
     rates = [calibration.of(V4, CUBE, share).gate for share in calibrate.SHARES]
@@ -83,6 +87,17 @@ def test_planted_slowdowns_are_found():
 def test_only_slowed_processes_are_heads_of_planted_comparisons():
     calibration = judged(session(6, planted=3))
     assert calibration.of(V4, CUBE, 0.01).gate.trials == 3 * 5
+
+
+def test_two_processes_need_not_the_rounds_of_all():
+    """They are judged by those after which the two alone would have stopped: what comes later,
+    because others were not precise yet, changes nothing."""
+    found = session(4)
+    alone = judged(found).benchmarks
+    for process in found.recorded[V4, CUBE]:
+        samples = process[0.0]
+        process[0.0] = Samples([*samples.seconds, 9.0, 1.0], [*samples.cycles, 1.0, 9.0])
+    assert judged(found).benchmarks == alone
 
 
 def test_asv_misses_what_its_factor_hides():
@@ -139,7 +154,7 @@ def sampled(monkeypatch):
         def __exit__(self, *exception):
             pass
 
-    def take_turns(processes, version, problem, *, planted):
+    def take_turns(processes, version, problem, benchmarks, *, planted):
         outcomes = []
         for process in processes:
             shares = (0.0, *(process.planted if planted else ()))
@@ -176,6 +191,19 @@ def test_samples_that_were_kept_give_the_same_rates(sampled, capsys, tmp_path):
     for once, both in zip(live["rows"], twice["rows"], strict=True):
         assert both["slower"]["hits"] == 2 * once["slower"]["hits"]
         assert both["slower"]["trials"] == 2 * once["slower"]["trials"]
+
+
+def test_what_was_kept_on_earlier_days_can_still_be_judged(capsys):
+    days = sorted(map(str, (ROOT / "docs" / "calibration").iterdir()))
+    status, printed = run(capsys, "--from", *days, "--json")
+    assert status == 0
+    rates = json.loads(printed.out)
+    assert len(rates["environment"]) == len(days)
+    assert rates["gates"]["slower"]["hits"] <= 1
+    found = {(row["version"], row["problem"], row["share"]): row["slower"] for row in rates["rows"]}
+    for version in calibrate.PLANTED_VERSIONS:
+        rate = found[version, "4096x4096x4096", 0.02]
+        assert rate["hits"] == rate["trials"] > 0
 
 
 def test_people_get_a_table(sampled, capsys, monkeypatch):

@@ -327,7 +327,7 @@ def test_a_header_gives_the_geometry(tmp_path):
     source = tmp_path / "own.cu"
     source.write_text(
         "#include <x>\n  //sgemm: TILE_M=64 TILE_N=32 TILE_K=16 THREADS=128 MICRO_M=4 MICRO_N=2 "
-        "BLOCKS_PER_SM=3 B=column FLOAT4=1\n"
+        "BLOCKS_PER_SM=3 STAGES=2 B=column FLOAT4=1\n"
     )
     version = from_file(source)
     assert version.name == "own.cu"
@@ -341,6 +341,7 @@ def test_a_header_gives_the_geometry(tmp_path):
         "MICRO_N": 2,
         "THREADS": 128,
         "BLOCKS_PER_SM": 3,
+        "STAGES": 2,
         "VECTOR": 1,
     }
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from sgemm import LADDER
+from sgemm.kernel_files import sources
 
 # Gives a kernel's float4 path an operand that the host would never give it.
 BYPASS_THE_GUARD = """
@@ -48,10 +49,16 @@ def bypass(place, name, misaligned):
 
 
 FLOAT4_VERSIONS = [name for name, version in LADDER.items() if version.float4]
+# A transposed tile of A is copied float by float, whatever the alignment.
+FLOAT4_LOADS = [
+    (name, operand)
+    for name in FLOAT4_VERSIONS
+    for operand in ("a", "b")
+    if operand == "b" or "a_transposed.cuh" not in sources(LADDER[name].source)
+]
 
 
-@pytest.mark.parametrize("name", FLOAT4_VERSIONS)
-@pytest.mark.parametrize("misaligned", ["a", "b"])
+@pytest.mark.parametrize(("name", "misaligned"), FLOAT4_LOADS)
 def test_misaligned_float4_loads_are_caught(place, name, misaligned):
     run = bypass(place, name, misaligned)
     assert run.returncode != 0

@@ -63,6 +63,7 @@ def test_bad_arguments_are_refused(arguments):
     assert run(ROOT, *arguments).returncode == 2
 
 
+@pytest.mark.case("4.4")
 def test_uncommitted_changes_are_refused(checkout):
     """asv would measure the last commit in their stead."""
     (checkout / "kernels" / "v0.cu").write_text("third")
@@ -73,6 +74,7 @@ def test_uncommitted_changes_are_refused(checkout):
     )
 
 
+@pytest.mark.case("4.7")
 def test_a_shallow_clone_is_refused(checkout, tmp_path):
     git(tmp_path, "clone", "--depth=1", checkout.as_uri(), "shallow")
     result = run(tmp_path / "shallow", "site")
@@ -112,6 +114,32 @@ def test_packages_are_pinned_unless_told_otherwise(monkeypatch):
     assert pinned["PIP_CONSTRAINT"] == (ROOT / "constraints.txt").as_uri()
     assert free["PIP_CONSTRAINT"] == ""
     assert pinned["PATH"].split(os.pathsep)[0] == str(ROOT / ".venv" / "bin")
+
+
+@pytest.mark.case("3.5")
+@pytest.mark.parametrize(
+    ("cuda", "pins"), [("12.4", "constraints-cuda12.txt"), ("13.0", "constraints.txt")]
+)
+def test_the_driver_decides_what_is_pinned(monkeypatch, cuda, pins):
+    from benchmarks import gpu, gpu_packages
+
+    monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("a GPU", "0", (9, 0), cuda))
+    assert dev.constraints() == (ROOT / pins).as_uri()
+    assert dev.packages_for_gpu() == gpu_packages.PACKAGES[int(cuda.split(".")[0])]
+
+
+@pytest.mark.case("3.4")
+@pytest.mark.parametrize("command", ["test", "publish"])
+def test_a_driver_that_is_too_old_is_refused(monkeypatch, capsys, command):
+    from benchmarks import gpu
+
+    monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("a GPU", "0", (8, 0), "11.4"))
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
+    monkeypatch.setattr(dev.subprocess, "run", pytest.fail)
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(dev.sys, "argv", ["dev.py", command])
+    assert dev.main() == 2
+    assert "is for CUDA up to 11.4, and 12.0 is needed" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -266,6 +294,7 @@ def test_a_gpu_that_works(nvidia_smi):
     assert dev.check_gpu() == 0
 
 
+@pytest.mark.case("5.3")
 @pytest.mark.parametrize("broken", ["no driver", "driver", "no device", "product"])
 def test_a_gpu_that_does_not_work_is_infrastructure(nvidia_smi, monkeypatch, capsys, broken):
     from benchmarks import gpu
@@ -284,6 +313,7 @@ def test_a_gpu_that_does_not_work_is_infrastructure(nvidia_smi, monkeypatch, cap
     assert captured.err.startswith("dev.py: infrastructure: ")
 
 
+@pytest.mark.case("5.2")
 def test_the_product_of_the_check_is_right():
     """With NumPy in CuPy's place, on a GPU that nobody uses."""
     prelude = (
@@ -383,6 +413,7 @@ def report(tmp_path_factory):
     return folder / "report.xml"
 
 
+@pytest.mark.case("5.7")
 @pytest.mark.parametrize(("required", "status"), [("1", 1), ("0", 0)])
 def test_where_a_gpu_is_required_no_test_is_skipped(monkeypatch, capsys, report, required, status):
     def run(*arguments):

@@ -27,6 +27,7 @@ def html(tmp_path_factory):
     return history.publish()
 
 
+@pytest.mark.case("4.1")
 def test_regressions(html):
     """asv lists 160 → 50 of what is better the higher it is, and 100 → 160 of the others."""
     found = json.loads((html / "regressions.json").read_text())["regressions"]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from contextlib import ExitStack
 from functools import cache
 from math import exp
 from pathlib import Path
@@ -19,7 +20,7 @@ from benchmarks import builds, gate, gate_report, gpu, turns
 from benchmarks.builds import Build
 from benchmarks.checkout import LADDER
 from benchmarks.turns import Failure, SamplingError, SamplingProcess, Series
-from benchmarks.verdict import Verdict
+from benchmarks.verdict import PRECISE_FROM_ROUNDS, Verdict
 
 pytest_plugins = ["fake_gpu"]
 
@@ -266,7 +267,7 @@ def measured(monkeypatch, tmp_path):
         gflops = state.gflops[side == "head"]
         return {0.0: series(gflops, problem, random)}
 
-    def take_turns(processes, version, problem):
+    def take_turns(processes, version, problem, benchmarks):
         assert version == "v1"
         return [outcome(process.build.commit, problem) for process in processes]
 
@@ -305,7 +306,8 @@ def test_the_same_speed_is_green(measured, capsys):
     assert status == 0
     assert printed.out.startswith("### Gate: nothing is slower\n")
     assert "NVIDIA H200, driver 580.00" in printed.out
-    assert "The same binary, and not compared further: v0, v2, v3, v4." in printed.out
+    unchanged = ", ".join(name for name in LADDER if name != "v1")
+    assert f"The same binary, and not compared further: {unchanged}." in printed.out
     assert measured.pairs == [["base", "head"]]
 
 
@@ -448,9 +450,12 @@ for line in sys.stdin:
         kind = "busy" if "busy" in version else "wrong"
         emit({kind: "the reason"})
     elif command == "prepare":
-        emit({"rounds": 4})
+        noise, samples = "noisy" in version, 0
+        emit({"rounds": 20 if "long" in version else 4})
     elif command == "sample":
-        emit({"seconds": 1.0 + arguments["share"], "cycles": 2.0, "reading": {}})
+        samples += 1
+        seconds = 1.0 + arguments["share"] + noise * (name == "head") * (samples % 2) / 10
+        emit({"seconds": seconds, "cycles": 2.0, "reading": {}})
     else:
         emit({"finished": True})
 """
@@ -476,18 +481,37 @@ def players(tmp_path):
 def test_processes_take_turns(players, tmp_path):
     base, head = players("base", "head")
     with base, head:
-        outcomes = turns.take_turns([base, head], "v1", "1024x1024x1024")
+        outcomes = turns.take_turns([base, head], "v1", "1024x1024x1024", 1)
     assert [outcome[0.0].seconds for outcome in outcomes] == [[1.0] * 4] * 2
     log = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     order = [name for name, command, *_ in log if command == "sample"]
     assert order == ["base", "head", "head", "base"] * 2
 
 
+@pytest.mark.parametrize(
+    ("version", "rounds"),
+    [("long", PRECISE_FROM_ROUNDS), ("long and noisy", 20), ("noisy", 4)],
+)
+def test_rounds_go_on_until_they_are_precise_or_out_of_time(players, version, rounds):
+    base, head = players("base", "head")
+    with base, head:
+        outcomes = turns.take_turns([base, head], version, "1024x1024x1024", 1)
+    assert [len(outcome[0.0].seconds) for outcome in outcomes] == [rounds] * 2
+
+
+def test_every_two_of_many_processes_must_be_precise(players):
+    names = ["base", "another", "head"]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(process) for process in players(*names)]
+        steady, _, noisy = turns.take_turns(processes, "long and noisy", "1024x1024x1024", 1)
+    assert len(steady[0.0].seconds) == len(noisy[0.0].seconds) == 20
+
+
 def test_planted_shares_are_sampled_in_the_same_turn(players):
-    (process,) = players("base", planted=(0.01, 0.05))
-    with process:
-        (planted,) = turns.take_turns([process], "v1", "1024x1024x1024", planted=True)
-        (identical,) = turns.take_turns([process], "v1", "1024x1024x1024")
+    base, head = players("base", "head", planted=(0.01, 0.05))
+    with base, head:
+        _, planted = turns.take_turns([base, head], "v1", "1024x1024x1024", 1, planted=True)
+        _, identical = turns.take_turns([base, head], "v1", "1024x1024x1024", 1)
     assert {share: series.seconds[0] for share, series in planted.items()} == {
         0.0: 1.0,
         0.01: 1.01,
@@ -499,10 +523,10 @@ def test_planted_shares_are_sampled_in_the_same_turn(players):
 def test_a_process_that_dies_costs_one_benchmark(players):
     base, head = players("base", "head")
     with base, head:
-        right, dead = turns.take_turns([base, head], "head dies", "1024x1024x1024")
+        right, dead = turns.take_turns([base, head], "head dies", "1024x1024x1024", 1)
         assert dead == Failure("the process ended with status 1; CUDA_ERROR_ILLEGAL_ADDRESS")
-        assert len(right[0.0].seconds) == 4
-        again = turns.take_turns([base, head], "v1", "1024x1024x1024")
+        assert right == {0.0: Series()}  # there is nothing to compare it with
+        again = turns.take_turns([base, head], "v1", "1024x1024x1024", 1)
     assert all(isinstance(outcome, dict) for outcome in again)
 
 
@@ -510,27 +534,27 @@ def test_a_process_that_hangs_is_ended(players, monkeypatch):
     monkeypatch.setattr(turns, "ANSWER_TIMEOUT_SECONDS", 0.5)
     base, head = players("base", "head")
     with base, head:
-        _, hung = turns.take_turns([base, head], "head hangs", "1024x1024x1024")
+        _, hung = turns.take_turns([base, head], "head hangs", "1024x1024x1024", 1)
     assert hung == Failure("no answer within 0 s")
 
 
 def test_a_wrong_result_is_told_from_other_failures(players):
     base, head = players("base", "head")
     with base, head:
-        _, wrong = turns.take_turns([base, head], "head wrong", "1024x1024x1024")
+        _, wrong = turns.take_turns([base, head], "head wrong", "1024x1024x1024", 1)
     assert wrong == Failure("the reason", wrong=True)
 
 
 def test_somebody_else_on_the_gpu_ends_all(players):
     base, head = players("base", "head")
     with base, head, pytest.raises(gpu.GpuBusyError, match="the reason"):
-        turns.take_turns([base, head], "head busy", "1024x1024x1024")
+        turns.take_turns([base, head], "head busy", "1024x1024x1024", 1)
 
 
 def test_a_process_that_cannot_start_ends_all(players):
     base, absent = players("base", "absent")
     with base, absent, pytest.raises(SamplingError, match=r"absent cannot be sampled.*no cupy"):
-        turns.take_turns([base, absent], "v1", "1024x1024x1024")
+        turns.take_turns([base, absent], "v1", "1024x1024x1024", 1)
 
 
 @pytest.mark.skipif(gpu.find() is not None, reason="there is a GPU")

@@ -21,6 +21,7 @@ print(seconds)
 """
 
 
+@pytest.mark.case("4.9")
 def test_import_is_instant_and_loads_no_cuda():
     seconds = min(
         float(

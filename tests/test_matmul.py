@@ -1,21 +1,24 @@
 """What every version must compute, in the simulator and on a GPU alike."""
 
+import logging
 import mmap
+import threading
 from dataclasses import replace
+from itertools import product as every
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from matrices import Layout
+from matrices import Layout, between_fences
 from places import GPU, SIMULATOR
-from problems import Problem, extents, layouts, multiply, problems
+from problems import Problem, extents, layouts, multiply, problems, windows
 
 import sgemm
 from sgemm import LADDER, residual
 from sgemm.multiply import ALIGNED_COPY_MIN_K
 
-SMALL_INTEGERS = st.integers(-2, 2).map(float)
+case = pytest.mark.case
 
 
 def assert_same(found, expected):
@@ -27,32 +30,51 @@ def assert_same(found, expected):
     )
 
 
+@case("1.2", "1.27", "1.30", "1.31", "1.50")
 @given(st.data())
-def test_error_is_within_the_bound(place, version, data):
-    product = multiply(data.draw(problems(version)), version, place)
-    result = product.residual()
-    assert result.ok, result.summary
+def test_every_call(place, version, data):
+    """The whole space of arguments: shapes, strides, offsets, orders, scales, with and without out,
+    on either stream. Integers small enough for every sum to be exact must come out exactly, as a
+    dropped or repeated term among them shows, which the error bound cannot promise; infinities,
+    NaNs and overflow must reach the elements that have such a term, and no other."""
+    problem = data.draw(problems(version))
+    product = multiply(problem, version, place)
+    if problem.data == "small integers":
+        assert_same(product.c, product.in_integers())
+    else:
+        result = product.residual()
+        assert result.ok, result.summary
 
 
+@case("1.25")
 @given(st.data())
-def test_small_integers_are_exact(place, version, data):
-    """Every sum is exact in FP32 (K * 3 * 3 is far below 2**24), so a single dropped or repeated
-    term shows, which the error bound cannot promise."""
-    drawn = problems(version, data=st.just("small integers"), scales=SMALL_INTEGERS)
-    product = multiply(data.draw(drawn), version, place)
-    expected = product.alpha * (product.a.astype(int) @ product.b.astype(int))
-    if product.beta:
-        expected = expected + product.beta * product.c0
-    assert_same(product.c, expected)
-
-
-@given(st.data())
-def test_non_finite_values_reach_exactly_their_elements(place, version, data):
-    """Infinities, NaNs and overflow: in every element that has such a term, and in no other."""
-    drawn = problems(version, data=st.just("extreme"))
-    product = multiply(data.draw(drawn), version, place)
-    result = product.residual()
-    assert result.ok, result.summary
+def test_windows_of_one_buffer(place, version, data):
+    """A, B and out anywhere in the same memory: the product is right and nothing else is written;
+    it is refused if and only if out shares an element with an input or with itself."""
+    m, n, k = (data.draw(st.integers(1, 4)) for _ in range(3))
+    shapes = {"a": (m, k), "b": (k, n), "out": (m, n)}
+    size = 200
+    values = np.random.default_rng(0).integers(-9, 9, size).astype(np.float32)
+    buffer = place.xp.asarray(values)
+    views, places = {}, {}
+    for name, (rows, cols) in shapes.items():
+        offset, *strides = data.draw(windows(size, rows, cols))
+        places[name] = offset + np.add.outer(
+            np.arange(rows) * strides[0], np.arange(cols) * strides[1]
+        )
+        views[name] = place.xp.lib.stride_tricks.as_strided(
+            buffer[offset:], (rows, cols), [stride * 4 for stride in strides]
+        )
+    written = set(places["out"].ravel().tolist())
+    read = set(places["a"].ravel().tolist()) | set(places["b"].ravel().tolist())
+    expected = values.copy()
+    if written & read or len(written) < m * n:
+        with pytest.raises(sgemm.ArgumentError, match=r"^out: "):
+            sgemm.matmul(**views, version=version)
+    else:
+        expected[places["out"]] = values[places["a"]] @ values[places["b"]]
+        sgemm.matmul(**views, version=version)
+    assert_same(place.to_host(buffer), expected)
 
 
 @given(st.data())
@@ -70,6 +92,7 @@ def test_permuted_identity_returns_the_input(place, version, data):
     assert_same(place.to_host(result), place.to_host(values[order].T))
 
 
+@case("1.11", "1.12", "1.48")
 @given(st.data())
 def test_results_do_not_depend_on_the_order_of_threads(version, data):
     problem = data.draw(problems(version))
@@ -92,23 +115,29 @@ def test_simulator_and_gpu_agree_bit_for_bit(version, data):
     assert_same(on_gpu.view(np.uint32), simulated.view(np.uint32))
 
 
-@given(st.data())
-def test_shapes_around_the_tiles(place, version, data):
+@case("1.6", "1.10")
+@pytest.mark.parametrize("m_beside", [-1, 0, 1])
+def test_shapes_around_the_tiles(place, version, m_beside):
     """Every dimension next to a tile's edge at once, in a slice of a larger buffer."""
-    beside = st.sampled_from([-1, 0, 1])
-    m, n, k = (max(1, tile + data.draw(beside)) for tile in version.tile)
-    product = multiply(Problem(m, n, k, out=Layout(padding=2)), version, place)
-    assert product.residual().ok
+    for n_beside, k_beside in every([-1, 0, 1], repeat=2):
+        beside = m_beside, n_beside, k_beside
+        m, n, k = (max(1, tile + more) for tile, more in zip(version.tile, beside, strict=True))
+        product = multiply(Problem(m, n, k, out=Layout(padding=2)), version, place)
+        assert product.residual().ok, (m, n, k)
 
 
-@pytest.mark.parametrize(("tiles", "beside"), [(1, -1), (1, 0), (2, 0), (3, 0), (3, 1)])
+@case("1.12", "1.13", "1.48")
+@pytest.mark.parametrize(
+    ("tiles", "beside"),
+    [(0, 1), (1, -1), (1, 0), (1, 1), (2, 0), (3, 0), (3, 1), (4, 0), (5, -1), (5, 0)],
+)
 def test_depths_around_the_tiles(place, version, tiles, beside):
     """Fewer steps than there are buffers, as many, and more: again and again the same bits."""
     k = max(1, tiles * version.tile[2] + beside)
     problem = Problem(40, 36, k, data="small integers")
     first = multiply(problem, version, place)
-    assert_same(first.c, first.a @ first.b)
-    for seed in range(5):
+    assert_same(first.c, first.in_integers())
+    for seed in range(200 if place is GPU else 5):
         with place.order(seed):
             again = sgemm.matmul(
                 place.xp.asarray(first.a), place.xp.asarray(first.b), version=version
@@ -116,6 +145,18 @@ def test_depths_around_the_tiles(place, version, tiles, beside):
         assert place.to_host(again).tobytes() == first.c.tobytes()
 
 
+@case("1.11")
+def test_many_steps_of_k(place, version):
+    """Shared memory is used again and again; in the simulator in other orders of the threads."""
+    problem = Problem(40, 36, 4096, data="small integers")
+    first = multiply(problem, version, place)
+    assert_same(first.c, first.in_integers())
+    for seed in range(1, 100 if place is GPU else 4):
+        again = multiply(replace(problem, seed=seed), version, place)
+        assert_same(again.c, again.in_integers())
+
+
+@case("1.2")
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 7])
 def test_tiny_shapes(place, version, k):
     for m in (1, 2, 3, 5, 7):
@@ -127,13 +168,13 @@ def test_tiny_shapes(place, version, k):
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [
-        (35, 79, 19),
-        (256, 128, 256),
-        (128, 256, 64),
-        (100, 100, 100),
-        (100, 7, 129),
-        (16, 16, 8),
-        (5, 40, 3),
+        pytest.param(35, 79, 19, marks=case("1.7")),
+        pytest.param(256, 128, 256, marks=case("1.7")),
+        pytest.param(128, 256, 64, marks=case("1.7")),
+        pytest.param(100, 100, 100, marks=case("1.5")),
+        pytest.param(100, 7, 129, marks=case("1.5")),
+        pytest.param(16, 16, 8, marks=case("1.6")),
+        pytest.param(5, 40, 3, marks=case("1.9")),
         (1, 300, 40),
         (300, 1, 40),
         (3, 2, 4096),
@@ -145,20 +186,71 @@ def test_known_troublesome_shapes(place, version, m, n, k):
     product = multiply(Problem(m, n, k, out=Layout(padding=4)), version, place)
     assert product.residual().ok, product.residual().summary
     integers = multiply(Problem(m, n, k, data="small integers"), version, place)
-    assert_same(integers.c, integers.a @ integers.b)
+    assert_same(integers.c, integers.in_integers())
 
 
+@case("1.8")
+def test_every_row_and_column_is_written(place, version):
+    """1000 is no multiple of a tile. The simulator's K is small: the grid is the same."""
+    k = 1000 if place is GPU else 3
+    problem = Problem(1000, 1000, k, out=Layout(), data="small integers")
+    product = multiply(problem, version, place)  # into a matrix full of NaN
+    assert_same(product.c, product.in_integers())
+
+
+@case("1.30")
+@pytest.mark.parametrize("k", [1, 255, 4097, 65536])
+def test_long_sums(place, version, k):
+    assert multiply(Problem(3, 5, k), version, place).residual().ok
+    ones = Problem(3, 5, k, Layout(same_rows=True), Layout(same_cols=True), data="small integers")
+    integers = multiply(ones, version, place)
+    assert_same(integers.c, integers.in_integers())
+
+
+@case("1.31")
+@pytest.mark.parametrize("k", [64, 1001])
+def test_terms_that_cancel(place, version, k):
+    """Terms of 1e8 and a result near 0, of which FP32 has few digits right."""
+    product = multiply(Problem(33, 7, k, data="cancelling"), version, place)
+    result = product.residual()
+    assert result.ok, result.summary
+
+
+@case("1.4", "1.9", "1.50")
+@pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
+@pytest.mark.parametrize("b_order", ["C", "F"])
+def test_nothing_outside_is_touched(version, b_order, at_end):
+    """Matrices that end or begin at memory that cannot be read or written."""
+    rng = np.random.default_rng(0)
+    for m, n, k in [(33, 33, 33), (128, 128, 128), (100, 7, 129), (5, 40, 3), (17, 19, 259)]:
+        shapes = (m, k), (k, n), (m, n)
+        a, b, c0 = (rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes)
+        b = np.asarray(b, order=b_order)
+        with (
+            between_fences(a, at_end=at_end) as fenced_a,
+            between_fences(b, at_end=at_end) as fenced_b,
+            between_fences(c0, at_end=at_end) as out,
+        ):
+            sgemm.matmul(fenced_a, fenced_b, out=out, beta=1.0, version=version)
+            assert_same(out, a @ b + c0)
+
+
+@case("1.1")
 @pytest.mark.parametrize("offset", [1, 2, 3])
 def test_operands_off_the_16_byte_boundary(place, version, offset):
-    for misaligned in ("a", "b", "out"):
-        problem = replace(Problem(64, 64, 64, out=Layout()), **{misaligned: Layout(offset=offset)})
-        assert multiply(problem, version, place).residual().ok
     everywhere = Layout(offset=offset)
-    problem = Problem(64, 64, 64, everywhere, everywhere, everywhere)
-    assert multiply(problem, version, place).residual().ok
+    for k in (64, ALIGNED_COPY_MIN_K):
+        for misaligned in ("a", "b", "out"):
+            problem = replace(
+                Problem(64, 64, k, out=Layout()), **{misaligned: Layout(offset=offset)}
+            )
+            assert multiply(problem, version, place).residual().ok
+        problem = Problem(64, 64, k, everywhere, everywhere, everywhere)
+        assert multiply(problem, version, place).residual().ok
 
 
-@given(a=layouts(), b=layouts(), out=layouts())
+@case("1.19", "1.21", "1.22", "1.24")
+@given(a=layouts(), b=layouts(), out=layouts(inputs=False))
 @example(Layout(row_step=-1), Layout(col_step=-1), Layout(row_step=-1))
 @example(Layout(transposed=True), Layout(transposed=True), Layout(transposed=True))
 def test_views_are_read_and_written_where_they_point(place, version, a, b, out):
@@ -168,20 +260,41 @@ def test_views_are_read_and_written_where_they_point(place, version, a, b, out):
     assert_same(product.c, product.a @ product.b + product.c0)
 
 
-def test_examples_of_views(place, version):
-    """Small enough to check by eye: what ignoring the strides would give is something else."""
-    xp = place.xp
+@pytest.fixture
+def result(place, version):
+    """Multiplies, and gives the result as lists."""
 
     def result(a, b):
-        a, b = (xp.asarray(x, dtype=np.float32) for x in (a, b))
+        a, b = (place.xp.asarray(x, dtype=np.float32) for x in (a, b))
         return place.to_host(sgemm.matmul(a, b, version=version)).tolist()
 
+    return result
+
+
+@case("1.19")
+def test_views_that_can_be_checked_by_eye(place, result):
+    """What ignoring the strides would give is something else."""
+    xp = place.xp
     base, identity = xp.arange(12, dtype=np.float32).reshape(3, 4), np.eye(2)
     assert result(base[:, :2], identity) == [[0, 1], [4, 5], [8, 9]]
     assert result(base.T, np.eye(3)) == base.T.tolist()
+
+
+@case("1.21")
+def test_negative_strides_that_can_be_checked_by_eye(place, version, result):
+    xp, identity = place.xp, np.eye(2)
     pairs = xp.arange(6, dtype=np.float32).reshape(3, 2)
     assert result(pairs[::-1], identity) == [[4, 5], [2, 3], [0, 1]]
     assert result(pairs[:, ::-1], identity) == [[1, 0], [3, 2], [5, 4]]
+    buffer = xp.empty((3, 2), np.float32)
+    flipped = buffer[::-1]
+    sgemm.matmul(pairs, xp.asarray(identity, dtype=np.float32), out=flipped, version=version)
+    assert buffer.tolist() == [[4, 5], [2, 3], [0, 1]]
+
+
+@case("1.22")
+def test_stride_0_that_can_be_checked_by_eye(place, result):
+    xp = place.xp
     repeated = xp.broadcast_to(xp.arange(1, 5, dtype=np.float32), (3, 4))
     assert result(repeated, np.ones((4, 1))) == [[10], [10], [10]]
     assert result(np.ones((1, 3)), repeated) == [[3, 6, 9, 12]]
@@ -189,6 +302,18 @@ def test_examples_of_views(place, version):
     assert result(everywhere_2, everywhere_2) == [[20] * 5] * 5
 
 
+@pytest.mark.parametrize("layout", [Layout(row_step=5), Layout(col_step=-7), Layout(padding=3)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (1, 9, 5), (9, 1, 5), (9, 5, 1), (1, 5, 1)])
+def test_axes_of_size_1(place, version, m, n, k, layout):
+    """Whatever their strides are, nobody walks along them."""
+    for transposed in (True, False):
+        layout = replace(layout, transposed=transposed)
+        problem = Problem(m, n, k, layout, layout, layout, beta=1.0, data="small integers")
+        product = multiply(problem, version, place)
+        assert_same(product.c, product.in_integers())
+
+
+@case("1.24")
 def test_fortran_order_of_out(place, version):
     a = place.xp.asarray([[0, 1], [2, 3]], dtype=np.float32)
     out = place.xp.empty((2, 2), np.float32, order="F")
@@ -197,8 +322,9 @@ def test_fortran_order_of_out(place, version):
     assert out.flags.f_contiguous
 
 
+@case("1.27")
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 16), (129, 130, 33)])
+@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 128), (129, 130, 131)])
 def test_beta_0_never_reads_out(place, version, m, n, k, poison):
     xp = place.xp
     a, b = xp.ones((m, k), np.float32), xp.ones((k, n), np.float32)
@@ -212,7 +338,13 @@ def test_beta_0_never_reads_out(place, version, m, n, k, poison):
         assert bool(xp.isnan(out[1, 2]))
 
 
-@pytest.mark.parametrize(("alpha", "k"), [(0.0, 5), (1e-60, 5), (-0.0, 5), (1.0, 0), (3.0, 0)])
+@pytest.mark.parametrize(
+    ("alpha", "k"),
+    [
+        *(pytest.param(alpha, 5, marks=case("1.28")) for alpha in (0.0, 1e-60, -0.0)),
+        *(pytest.param(alpha, 0, marks=case("1.35", "1.36")) for alpha in (1.0, 3.0)),
+    ],
+)
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_without_terms_the_result_is_beta_times_out(place, version, alpha, k, order):
     """alpha 0 (also one that rounds to 0) and K 0: A and B are not read, nor C where beta is 0."""
@@ -229,11 +361,13 @@ def test_without_terms_the_result_is_beta_times_out(place, version, alpha, k, or
     assert (result(3.0, 1.0) == 3).all()
     assert np.isnan(result(np.nan, 1.0)).all()
     assert (result(np.nan, 0.0) == 0).all()
+    assert (result(7.0, 0.0) == 0).all()
     new = place.to_host(sgemm.matmul(a, b, alpha=alpha, version=version))
     assert new.shape == (33, 17)
     assert (new == 0).all()
 
 
+@case("1.37")
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 5), (3, 0, 5), (0, 0, 5), (0, 3, 0), (0, 0, 0)])
 def test_empty_results_launch_nothing(place, version, m, n, k):
     a, b = place.xp.ones((m, k), np.float32), place.xp.ones((k, n), np.float32)
@@ -263,6 +397,41 @@ def test_non_finite_alpha_and_beta_follow_the_arithmetic(place, version):
     out = xp.ones((3, 2), np.float32)
     result = place.to_host(sgemm.matmul(a, b, out=out, beta=-np.inf, version=version))
     assert (result == -np.inf).all()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_non_finite_values_beside_the_padding(place, version, value):
+    """In the last row, column and step of K, next to the zeros that fill the tiles: they reach one
+    row or one column of the result, and a zero there makes no NaN of an infinity."""
+    m, n, k = (extent + 1 for extent in version.tile)
+    for row, col in ((m - 1, None), (None, n - 1)):
+        a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+        expected = np.full((m, n), k, np.float32)
+        if row is not None:
+            a[row, -1] = expected[row, :] = value
+        else:
+            b[-1, col] = expected[:, col] = value
+        result = sgemm.matmul(place.xp.asarray(a), place.xp.asarray(b), version=version)
+        assert_same(place.to_host(result), expected)
+
+
+def test_sums_that_leave_the_range(place, version):
+    """Infinite, of the sign of the sum, whichever the scale; and none where the scale is 0."""
+    xp = place.xp
+    a = xp.asarray([[3e38, 3e38], [-3e38, -3e38], [3e38, -3e38]], dtype=np.float32)
+    ones = xp.ones((2, 1), np.float32)
+    for alpha in (1.0, 0.25):
+        result = place.to_host(sgemm.matmul(a, ones, alpha=alpha, version=version))
+        assert_same(result, np.array([[np.inf], [-np.inf], [0]], np.float32))
+    assert not sgemm.matmul(a, ones, alpha=0, version=version).any()
+
+
+def test_multiply_adds_round_once(place, version):
+    """(1 + u) * (1 - u) - 1 is -u * u, which is lost if the product is rounded by itself."""
+    u = np.float32(2.0**-23)
+    a, b = np.array([[-1, 1 + u]], np.float32), np.array([[1], [1 - u]], np.float32)
+    result = sgemm.matmul(place.xp.asarray(a), place.xp.asarray(b), version=version)
+    assert result.tolist() == [[-(float(u) ** 2)]]
 
 
 @pytest.mark.parametrize("power", [-127, -135, -149])
@@ -302,6 +471,7 @@ def test_float4_is_used_exactly_where_it_may_be(place, version, data):
             assert launch.defines["VECTOR"] == int(version.float4 and not misaligned)
 
 
+@case("1.1")
 @pytest.mark.parametrize("misaligned", ["a", "b"])
 def test_a_long_sum_is_worth_an_aligned_copy(place, version, misaligned):
     """From some K on a misaligned operand is copied, so that the float4 path can run."""
@@ -332,6 +502,41 @@ def test_aligned_operands_run_one_kernel(place, version):
     assert [launch.entry for launch in launches] == ["copy_strided", "sgemm"]
 
 
+@pytest.mark.parametrize("lengthened", ["rows", "none"])
+def test_views_that_the_kernels_take_are_not_copied(place, version, lengthened):
+    """Slices of larger matrices, flipped rows and single rows; in C's order and in Fortran's."""
+    gap = 4 if lengthened == "rows" else 0
+    big_a, big_b, big_c = (
+        place.xp.ones((2 * rows, cols + gap), np.float32)
+        for rows, cols in ((8, 12), (12, 16), (8, 16))
+    )
+    a, b, out = big_a[:8, :12], big_b[:12, :16], big_c[:8, :16]
+    native_b = b if version.b_layout == "row" else place.xp.asfortranarray(b)
+    calls = [(a, native_b, out), (a[::-1], native_b, out[::-2]), (a[:1], native_b, out[-1:])]
+    if version.b_layout == "row":  # the product of the transposes is the same one
+        calls.append((b.T, a.T, out.T))
+    for a, b, out in calls:
+        rows = min(len(a), len(out))
+        with place.launches() as launches:
+            sgemm.matmul(a[:rows], b, out=out[:rows], beta=2.0, version=version)
+        assert [launch.entry for launch in launches] == ["sgemm"]
+
+
+def test_the_log_says_what_was_done(place, version, caplog):
+    a, b = place.xp.ones((8, 12), np.float32), place.xp.ones((24, 16), np.float32)[::2]
+    with caplog.at_level(logging.DEBUG, "sgemm"), place.launches() as launches:
+        sgemm.matmul(a[:, ::-1], b, version=version)
+    assert [record.name for record in caplog.records] == ["sgemm"] * len(caplog.records)
+    messages = [record.getMessage() for record in caplog.records]
+    assert f"8x16x12 on {'GPU 0' if place is GPU else 'the simulator'}" in messages[0]
+    assert f"with {version.name}" in messages[0]
+    copied = [message for message in messages if "is copied" in message]
+    assert copied[0].startswith("a is copied: ")
+    assert len(copied) == (1 if version.b_layout == "row" else 2)
+    assert sum("blocks of" in message for message in messages) == len(launches)
+    assert f"{version.source}: {version.blocks(8, 16)} blocks of" in messages[-1]
+
+
 def test_without_a_version_the_result_is_right(place):
     a, b = (place.xp.asarray(np.eye(9, dtype=np.float32) * x) for x in (2, 3))
     assert_same(place.to_host(sgemm.matmul(a, b)), 6 * np.eye(9))
@@ -352,6 +557,15 @@ def test_kinds_of_alpha(place, scalar):
     assert sgemm.matmul(a, a, alpha=scalar)[1, 1] == float(scalar)
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "?"])
+def test_scales_that_live_where_the_matrices_do(place, dtype):
+    """Arrays without dimensions, such as what a reduction returns."""
+    one = place.xp.ones((1, 1), np.float32)
+    scalar = place.xp.ones(3, dtype).max()
+    assert sgemm.matmul(one, one, out=one.copy(), alpha=scalar, beta=scalar).tolist() == [[2]]
+
+
+@case("1.25")
 def test_out_may_interleave_with_an_input(place, version):
     """Disjoint views of one buffer share no element."""
     values = np.arange(48, dtype=np.float32).reshape(6, 8)
@@ -374,6 +588,29 @@ def test_one_matrix_may_be_both_inputs(place, version):
 MAP_NORESERVE = 0x4000  # which Python's mmap has no name for
 
 
+@case("1.43")
+def test_four_threads_at_once(version):
+    """Each with its own matrices, in the simulator."""
+    failures = []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((33, 20), (20, 17)))
+        try:
+            for _ in range(20):
+                assert_same(sgemm.matmul(a, b[::-1], version=version), a @ b[::-1])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+@case("1.15", "1.17")
 @pytest.mark.parametrize("stride", [2**29 - 1, 2**29 + 4, 2**31 + 4, 2**31 + 5])
 def test_offsets_past_2_to_the_31(version, stride):
     """Rows of A, B and out lie 2**31 bytes or elements apart, in memory that is reserved only."""
@@ -384,3 +621,22 @@ def test_offsets_past_2_to_the_31(version, stride):
     b[...] = [[1, 0, 2], [0, 1, 3]]
     sgemm.matmul(a[:, :2], b, out=out, version=version)
     assert out.tolist() == [[1, 2, 8], [4, 5, 23]]
+
+
+@case("1.15", "1.17")
+def test_products_of_strides_past_2_to_the_31(version):
+    """Each row is near the one before, and the last ones lie 2**31 elements behind the first."""
+    rows, pitch = 300, 2**23 + 4
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    large, out = (
+        np.frombuffer(mmap.mmap(-1, 4 * rows * pitch, flags), np.float32).reshape(rows, pitch)
+        for _ in range(2)
+    )
+    rng = np.random.default_rng(0)
+    large, out = large[:, :3], out[:, :3]
+    large[...] = rng.integers(-3, 4, large.shape)
+    few = rng.integers(-3, 4, (3, rows)).astype(np.float32)
+    sgemm.matmul(large, few[:, :3], out=out, version=version)
+    assert_same(out, large @ few[:, :3])
+    assert_same(sgemm.matmul(few, large, version=version), few @ large)
+    assert_same(sgemm.matmul(few, large[:, ::-1], version=version), few @ large[:, ::-1])

@@ -47,6 +47,7 @@ def test_the_committed_files_are_what_is_generated():
     files = readme.generate()
     assert files.keys() == {
         readme.ROOT / "README.md",
+        readme.ROOT / "docs" / "errors.md",
         *(readme.ROOT / "docs" / f"{name}.md" for name in LADDER),
     }
     for path, text in files.items():

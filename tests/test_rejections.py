@@ -11,29 +11,35 @@ from places import SIMULATOR
 import sgemm
 from sgemm import LADDER
 
+case = pytest.mark.case
+
 # CuPy has no such arrays; those of other libraries on a GPU are tested with them.
 numpy_only = pytest.mark.parametrize("place", [SIMULATOR], ids=["simulator"])
 
 
 @pytest.fixture
 def rejects(place):
-    """Asserts that matmul refuses the arguments, naming one, before anything runs."""
+    """Asserts that matmul refuses the arguments, naming one, before anything runs: with every
+    version unless one is given."""
 
     def rejects(error, named, *mentions, a=None, b=None, **arguments):
         a = place.xp.ones((4, 3), np.float32) if a is None else a
         b = place.xp.ones((3, 5), np.float32) if b is None else b
-        with place.launches() as launches, pytest.raises(error) as caught:
-            sgemm.matmul(a, b, **arguments)
-        assert launches == []
-        assert isinstance(caught.value, sgemm.SgemmError)
-        message = str(caught.value)
-        assert message.startswith(f"{named}: "), message
-        for mention in mentions:
-            assert str(mention) in message, message
+        versions = [arguments.pop("version")] if "version" in arguments else [None, *LADDER]
+        for version in versions:
+            with place.launches() as launches, pytest.raises(error) as caught:
+                sgemm.matmul(a, b, version=version, **arguments)
+            assert launches == []
+            assert isinstance(caught.value, sgemm.SgemmError)
+            message = str(caught.value)
+            assert message.startswith(f"{named}: "), message
+            for mention in mentions:
+                assert str(mention) in message, message
 
     return rejects
 
 
+@case("1.38")
 @pytest.mark.parametrize("dtype", ["f8", "f2", "i4", "i8", "u1", "c8", "c16", "?"])
 @pytest.mark.parametrize("name", ["a", "b", "out"])
 def test_dtypes(place, rejects, name, dtype):
@@ -68,10 +74,26 @@ def test_shapes_of_out(place, rejects, shape):
     rejects(ValueError, "out", shape, (4, 5), out=place.xp.ones(shape, np.float32))
 
 
+class CpuTensor:
+    """What torch answers for a tensor in host memory."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise AttributeError("Can't get __cuda_array_interface__ on non-CUDA tensor type")
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __array__(self, *_arguments, **_options):
+        raise AssertionError("converted without being asked to")
+
+
+@case("1.47")
 @pytest.mark.parametrize(
     "wrong",
     [
         pytest.param([[1.0, 2.0, 3.0]] * 4, id="list"),
+        pytest.param(CpuTensor(), id="CPU tensor"),
         pytest.param(((1.0, 2.0, 3.0),) * 4, id="tuple"),
         pytest.param(2.0, id="number"),
         pytest.param(memoryview(np.ones((4, 3), np.float32)), id="memoryview"),
@@ -107,6 +129,7 @@ def test_read_only_out(place, rejects):
     assert (sgemm.matmul(read_only, np.ones((3, 5), np.float32)) == 3).all()
 
 
+@case("1.22")
 def test_out_that_repeats_elements(place, rejects):
     xp = place.xp
     strides = {"row": (0, 4), "column": (4, 0), "both": (0, 0), "overlapping rows": (8, 4)}
@@ -117,6 +140,18 @@ def test_out_that_repeats_elements(place, rejects):
         assert bool((buffer == 1).all())
 
 
+@case("1.25")
+def test_out_that_is_an_input(place, rejects):
+    """At a size where a product in place would be wrong for sure."""
+    a, b = (place.xp.ones((999, 999), np.float32) for _ in range(2))
+    rejects(ValueError, "out", a=a, b=b, out=a)
+    rejects(ValueError, "out", a=a, b=b, out=b)
+    rejects(ValueError, "out", a=a, b=a, out=a)
+    assert bool((a == 1).all())
+    assert bool((b == 1).all())
+
+
+@case("1.25")
 def test_out_that_overlaps_an_input(place, rejects):
     xp = place.xp
     square = xp.ones((4, 4), np.float32)
@@ -149,6 +184,13 @@ def test_alpha_and_beta_that_are_no_numbers(place, rejects, name, wrong):
     rejects(TypeError, name, out=place.xp.ones((4, 5), np.float32), **{name: wrong})
 
 
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_scales_in_the_place_that_are_no_numbers(place, rejects, name):
+    xp = place.xp
+    for wrong in (xp.asarray(1j), xp.ones(1, np.float32), xp.ones((1, 1), np.float32)):
+        rejects(TypeError, name, out=xp.ones((4, 5), np.float32), **{name: wrong})
+
+
 @pytest.mark.parametrize("number", [Fraction(1, 2), Decimal("0.5")])
 def test_other_real_numbers_are_numbers(place, number):
     one = place.xp.ones((1, 1), np.float32)
@@ -165,6 +207,7 @@ def test_versions_of_the_wrong_type(rejects, wrong):
     rejects(TypeError, "version", type(wrong).__name__, version=wrong)
 
 
+@case("1.15")
 def test_grids_that_are_too_large(place, version, rejects):
     """Stride 0 gives the shape without the memory; the result would take exabytes."""
     xp = place.xp
@@ -193,9 +236,11 @@ def test_addresses_and_strides_that_are_no_floats(rejects, place):
     rejects(ValueError, "a", "4 bytes", a=record["value"])
 
 
+@case("1.47")
 @pytest.mark.parametrize("error", [KeyError, RuntimeError, NotImplementedError])
 def test_arrays_that_cannot_be_exported(rejects, error):
-    """As torch answers for a tensor of a type that other libraries do not know."""
+    """As torch answers for a tensor of a type that other libraries do not know, or one that
+    requires gradients."""
 
     class Tensor:
         @property
@@ -203,6 +248,7 @@ def test_arrays_that_cannot_be_exported(rejects, error):
             raise error("float8")
 
     rejects(TypeError, "a", "Tensor", "float8", a=Tensor())
+    rejects(TypeError, "alpha", "Tensor", "float8", alpha=Tensor())
 
 
 @pytest.mark.parametrize("version", [None, "v0"])
@@ -267,6 +313,7 @@ def test_a_compiler_that_writes_nothing(monkeypatch, tmp_path):
         sgemm.matmul(one, one)
 
 
+@case("1.47")
 @pytest.mark.gpu
 def test_a_mix_of_numpy_and_cupy():
     cupy = pytest.importorskip("cupy")

@@ -29,6 +29,7 @@ def sanitize(tool: str, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.case("1.4", "1.9", "1.11", "1.12", "1.50")
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
 def test_every_version_is_clean(tool):
     run = sanitize(tool)
@@ -38,8 +39,19 @@ def test_every_version_is_clean(tool):
     )
 
 
-def test_memcheck_sees_a_write_past_the_end():
+@pytest.mark.parametrize(
+    ("kernel", "report"),
+    [
+        pytest.param(
+            "writes_past_the_row", "Invalid __global__ write", marks=pytest.mark.case("1.50")
+        ),
+        pytest.param(
+            "misaligned_shared_tile", "Invalid __shared__ read", marks=pytest.mark.case("1.4")
+        ),
+    ],
+)
+def test_memcheck_sees_a_planted_mistake(kernel, report):
     """Without this, a memory pool could hide every overrun from the checks above."""
-    run = sanitize("memcheck", str(TESTS / "planted_kernels" / "writes_past_the_row.cu"))
+    run = sanitize("memcheck", str(TESTS / "planted_kernels" / f"{kernel}.cu"))
     assert run.returncode == 9, run.stdout + run.stderr
-    assert "Invalid __global__ write" in run.stdout
+    assert report in run.stdout

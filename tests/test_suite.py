@@ -1,18 +1,21 @@
-"""The suite itself: a missing GPU is seen, a broken one stops it, and examples can be counted."""
+"""The suite itself: a missing GPU is seen, a broken one stops it, examples can be counted, and the
+cases that tests cover are reported."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cases import CASES
 
 TESTS = Path(__file__).parent
 
 
 def pytest_run(*arguments, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -21,6 +24,7 @@ def pytest_run(*arguments, **environment):
     )
 
 
+@pytest.mark.case("5.7")
 @pytest.mark.parametrize(("required", "outcome"), [("0", "2 skipped"), ("1", "2 errors")])
 def test_gpu_tests_without_a_gpu(required, outcome):
     """Skipped, with the reason; red where SGEMM_REQUIRE_GPU=1 says that there should be one."""
@@ -44,10 +48,33 @@ def test_browser_tests_without_a_browser(required, outcome, tmp_path):
     assert ("SGEMM_REQUIRE_BROWSER=1, but " in run.stdout) == (required == "1")
 
 
-@pytest.mark.gpu
-def test_an_illegal_access_is_one_failure(tmp_path):
-    """Every later call on that GPU would fail as well: the run stops instead."""
-    (tmp_path / "test_planted.py").write_text("""
+# As much of CuPy as the tests below use: a kernel breaks the GPU, which shows at the next wait.
+FAKE_CUPY = """
+class RawKernel:
+    def __init__(self, code, name):
+        pass
+
+    def __call__(self, *arguments):
+        cuda.runtime.broken = True
+
+class cuda:
+    class runtime:
+        broken = False
+
+        class CUDARuntimeError(RuntimeError):
+            pass
+
+        @classmethod
+        def getDeviceCount(cls):
+            return 1
+
+        @classmethod
+        def deviceSynchronize(cls):
+            if cls.broken:
+                raise cls.CUDARuntimeError("cudaErrorIllegalAddress")
+"""
+
+PLANTED = """
 import cupy
 import pytest
 
@@ -55,18 +82,104 @@ pytestmark = pytest.mark.gpu
 WRITE_TO_ADDRESS_64 = 'extern "C" __global__ void f() { *reinterpret_cast<int*>(64) = 1; }'
 
 def test_before():
-    assert cupy.ones(3).sum() == 3
+    cupy.cuda.runtime.deviceSynchronize()
 
 def test_planted():
     cupy.RawKernel(WRITE_TO_ADDRESS_64, "f")((1,), (1,), ())
-    cupy.cuda.Device().synchronize()
+    WAIT
 
-def test_after():
-    assert cupy.ones(3).sum() == 3
+@pytest.mark.parametrize("number", range(20))
+def test_after(number):
+    cupy.cuda.runtime.deviceSynchronize()
+"""
+
+
+@pytest.mark.case("1.49")
+@pytest.mark.parametrize("gpu", ["fake", pytest.param("real", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    ("processes", "wait"),
+    [("0", "cupy.cuda.runtime.deviceSynchronize()"), ("1", "pass")],
+    ids=["in one process, waiting", "under xdist, not waiting"],
+)
+def test_an_illegal_access_is_one_failure(tmp_path, gpu, processes, wait):
+    """Every later call on that GPU would fail as well: the run stops instead. The failure is that
+    of the test that launched the kernel, also where nobody in it waits for the kernel."""
+    (tmp_path / "test_planted.py").write_text(PLANTED.replace("WAIT", wait))
+    if gpu == "fake":
+        (tmp_path / "cupy.py").write_text(FAKE_CUPY)
+    found_in = os.pathsep.join([str(tmp_path), str(TESTS)])
+    run = pytest_run(
+        *("-n", processes, "-p", "conftest", "-rf", str(tmp_path)), PYTHONPATH=found_in
+    )
+    assert run.returncode != 0
+    assert "1 failed, 1 passed" in run.stdout, run.stdout
+    assert re.search(r"FAILED .*::test_planted\b", run.stdout)
+    assert "the GPU is unusable since " in run.stdout
+
+
+@pytest.mark.case("1.51")
+def test_the_first_example_may_compile(place, tmp_path):
+    """With nothing compiled yet, a property is not too slow for Hypothesis, nor flaky."""
+    cold = tmp_path / "cache"
+    cold.mkdir(mode=0o700)
+    environment = {"SGEMM_CACHE_DIR": str(cold), "SGEMM_EXAMPLES": "3"}
+    test = f"{TESTS / 'test_matmul.py'}::test_every_call[{place.name}-v0]"
+    run = pytest_run(test, **environment)
+    assert "1 passed" in run.stdout, run.stdout
+    assert list(cold.iterdir())
+
+
+def test_every_case_has_a_test():
+    """Named by its mark, or in the name of a parameter that gets the mark."""
+    marks = re.compile(r"""(?:\bcase\(|"case )((?:[",\s]*\d+\.\d+)+)""")
+    numbers = {
+        number
+        for path in TESTS.glob("test_*.py")
+        for arguments in marks.findall(path.read_text(encoding="utf-8"))
+        for number in re.findall(r"\d+\.\d+", arguments)
+    }
+    assert numbers == set(CASES)
+
+
+def test_the_report_of_cases(tmp_path):
+    (tmp_path / "test_some.py").write_text("""
+import pytest
+
+@pytest.mark.case("1.1", "1.2")
+@pytest.mark.parametrize("number", [1, 2])
+def test_right(number):
+    pass
+
+@pytest.mark.case("1.2")
+def test_wrong():
+    assert False
+
+@pytest.mark.case("1.4")
+def test_skipped():
+    pytest.skip("needs two GPUs")
+""")
+    for processes in ("0", "1"):
+        arguments = "--cases", "-p", "conftest", "-n", processes, "-k", "right or wrong or skipped"
+        run = pytest_run(*arguments, str(tmp_path), PYTHONPATH=str(TESTS))
+        report = run.stdout.partition(" cases ")[2]
+        assert f"case 1.1: 2 passed: {CASES['1.1']}\n" in report, run.stdout + run.stderr
+        assert re.search(r"case 1.2: 2 passed, 1 failed: .*\n.*test_right\n.*test_wrong\n", report)
+        assert re.search(r"case 1.4: 1 skipped: .*\n.*test_skipped\n +needs two GPUs\n", report)
+        assert "case 1.5: not run: " in report
+
+
+def test_a_case_that_is_none(tmp_path):
+    number = "1.3"
+    (tmp_path / "test_some.py").write_text(f"""
+import pytest
+
+@pytest.mark.case({number!r})
+def test_right():
+    pass
 """)
     run = pytest_run("-p", "conftest", str(tmp_path), PYTHONPATH=str(TESTS))
-    assert "1 failed, 1 passed" in run.stdout, run.stdout
-    assert "the GPU is unusable since " in run.stdout
+    assert run.returncode not in (0, 1)
+    assert "cases.py lists no case 1.3" in run.stdout + run.stderr
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,13 @@ def test_a_kernel_that_stops_writing_when_timed_is_wrong(fake_gpu, capsys, monke
     assert rows["v3"]["gflops"] is None
 
 
-def test_a_kernel_that_fails_ends_the_run(fake_gpu, capsys, monkeypatch):
+@pytest.mark.case("2.5")
+@pytest.mark.parametrize("kind", ["CUDA's", "the package's"])
+def test_a_kernel_that_fails_ends_the_run(fake_gpu, capsys, monkeypatch, kind):
+    kinds = {"CUDA's": fake_gpu.CudaError, "the package's": sgemm.KernelError}
+
     def fail(a, b, out):
-        raise fake_gpu.CudaError("an illegal memory access was encountered")
+        raise kinds[kind]("an illegal memory access was encountered")
 
     replace_kernel(monkeypatch, "v1", fail)
     status, printed = run(capsys)
@@ -177,6 +181,7 @@ def test_without_a_gpu_nothing_is_measured():
     )
 
 
+@pytest.mark.case("2.1", "2.10")
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_the_ladder_on_this_gpu():

@@ -49,6 +49,7 @@ def other_tiles(version: Version) -> list[Version]:
         with_tile(tile_m, tile_n, 24),
         with_tile(tile_m, tile_n, tile_k * 16),
         replace(version, micro_tile=(micro_m, micro_n + 2)),
+        replace(version, micro_tile=(micro_m + 2, micro_n)),
     ]
 
 
@@ -78,16 +79,32 @@ def test_bad_tiles_are_rejected_and_others_are_right(place, version):
     assert rejected
 
 
-def test_every_rule_is_reported(version):
-    """By NVRTC, which names all the rules that one tile breaks."""
+@pytest.mark.case("1.14")
+def test_a_tile_that_does_not_fit_its_threads(place, version):
+    """A configuration that another project compiles and that fails when it is run."""
+    micro_tile = (1, 1) if version.micro_tile == (1, 1) else (8, 4)
+    broken = replace(version, tile=(128, 256, 8), threads=128, micro_tile=micro_tile)
+    a = place.xp.ones((256, 256), np.float32)
+    with place.launches() as launches, pytest.raises(CompileError) as caught:
+        sgemm.matmul(a, a, version=broken)
+    broken_rules(version, caught.value)
+    assert launches[-1].entry == "sgemm"  # tried, but it could not be compiled
+
+
+@pytest.mark.case("1.14")
+def test_every_rule_is_reported():
+    """By NVRTC, which names all the rules that one tile breaks; rules of shared templates concern
+    the versions that use them."""
     pytest.importorskip("cuda.bindings.nvrtc")
-    reported = set()
-    for other in other_tiles(version):
-        try:
-            sgemm.compile(other)
-        except CompileError as error:
-            reported |= broken_rules(version, error)
-    assert reported == rules(version.source)
+    stated, reported = set(), set()
+    for version in LADDER.values():
+        stated |= rules(version.source)
+        for other in other_tiles(version):
+            try:
+                sgemm.compile(other)
+            except CompileError as error:
+                reported |= broken_rules(version, error)
+    assert reported == stated
 
 
 def test_the_ladder_states_rules():

@@ -9,6 +9,7 @@ from benchmarks.distributions import clopper_pearson, t_quantile, trimmed_mean
 from benchmarks.verdict import (
     CERTAIN,
     LIMITS,
+    PRECISE_FROM_ROUNDS,
     SHORT_LAUNCH_LIMITS,
     Comparison,
     Gap,
@@ -17,8 +18,10 @@ from benchmarks.verdict import (
     combine,
     compare,
     decide,
+    is_precise,
     is_settled,
     settle,
+    until_precise,
 )
 
 BENCHMARKS = 42
@@ -187,6 +190,34 @@ BLIND = of(0.006, cycles=0.0)
 )
 def test_two_pairs(first, second, verdict):
     assert combine(first, second).verdict is verdict
+
+
+@pytest.mark.parametrize("within", [0.0005, 0.003])
+def test_rounds_stop_where_the_gap_is_known(within):
+    noise = Noise(6, within=within, disturbed=0)
+    base, head = noise.process(rounds=60), noise.process(rounds=60)
+    stopped, _ = until_precise(base, head, BENCHMARKS)
+    rounds = len(stopped.seconds)
+    assert is_precise(base.first(rounds), head.first(rounds), BENCHMARKS)
+    assert not is_precise(base.first(rounds - 1), head.first(rounds - 1), BENCHMARKS)
+    assert (rounds == PRECISE_FROM_ROUNDS) == (within == 0.0005)
+
+
+def test_rounds_go_on_where_the_clocks_move():
+    """Cycles alone do not make a gap known, nor do seconds."""
+    steady_ones = steady(*[1.0] * 20)
+    noisy = [1.0, 1.02] * 10
+    for head in (Samples(noisy, steady_ones.cycles), Samples(steady_ones.seconds, noisy)):
+        assert until_precise(steady_ones, head, 1) == (steady_ones, head)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.004, 0.5])
+def test_rounds_do_not_stop_for_a_verdict(gap):
+    noise = Noise(7)
+    base, head = noise.process(rounds=30), noise.process(rounds=30)
+    slowed = Samples(*([value * (1 + gap) for value in s] for s in (head.seconds, head.cycles)))
+    rounds = [len(until_precise(base, other, 42)[0].seconds) for other in (head, slowed)]
+    assert rounds[0] == rounds[1]
 
 
 def test_what_is_measured_again():

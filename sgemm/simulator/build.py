@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from functools import cache as cached
 from pathlib import Path
 
-from .. import cache
+from .. import cache, causes
 from ..errors import CompileError, MissingError
-from ..kernel_files import sources
+from ..kernel_files import read, sources
 
 HEADER = Path(__file__).parent / "simulator.h"
+# What every kernel is linked with, compiled as one file.
+RUNTIME = ("runtime.h", "runtime.cpp", "operands.cpp", "checks.cpp", "counts.cpp", "hooks.cpp")
 COMPILERS = ("g++", "c++", "clang++")
 
 FLAGS = (
     "-std=c++17",
-    "-O3",
-    "-funroll-loops",  # lets the CPU begin the next thread's sum before this one's is complete
     "-ffp-contract=off",  # only the kernel's own fmaf fuses
     "-fno-strict-aliasing",  # kernels read floats as float4
     "-fmacro-prefix-map=./=",  # Clang's way of naming an included file
@@ -28,9 +28,22 @@ FLAGS = (
     "-Wframe-larger-than=32768",  # an error: simulator.h
     "-fvisibility=hidden",
     "-fPIC",
-    "-shared",
-    "-Wl,-z,defs",
     "-DSGEMM_SIMULATOR",
+)
+FAST = (
+    "-O3",
+    "-funroll-loops",  # lets the CPU begin the next thread's sum before this one's is complete
+)
+# Calls a hook at every access to memory that the source makes, of the width that it has there.
+CHECKED = (
+    "-O2",
+    "-g",  # the places of the hooks' calls
+    "-fsanitize=thread",  # the hooks are hooks.cpp's
+    "-fno-tree-vectorize",
+    "-fno-tree-slp-vectorize",
+    "-fno-optimize-sibling-calls",  # a call is followed by its return address
+    "-fno-threadsafe-statics",
+    "-DSIMULATOR_CHECKED",
 )
 # Instructions worth having where this CPU has them: without FMA, fmaf is a slow library call.
 CPU_FLAGS = {"fma": "-mfma", "avx2": "-mavx2"}
@@ -45,37 +58,57 @@ def find_compiler() -> str:
     return f"{' '.join(command)}: {version}"
 
 
-def build(source: Path, entry: str, defines: Mapping[str, int]) -> Path:
+def build(source: Path, entry: str, defines: Mapping[str, int], checked: bool = False) -> Path:
     """Compile the kernel ``entry`` of the file ``source`` into a library, which is kept on disk.
 
     Like NVRTC's, the compilation sees the source, the headers beside it and the ladder's, and
-    nothing else. Raises MissingError without a compiler and CompileError with its messages.
+    nothing else. A ``checked`` library reports its accesses to memory. Raises MissingError without
+    a compiler and CompileError with its messages.
     """
-    command, version = _compiler()
-    flags = [*FLAGS, *_cpu_flags(), *(f"-D{name}={value}" for name, value in defines.items())]
-    files = {**sources(str(source.absolute())), HEADER.name: HEADER.read_text(encoding="utf-8")}
+    files = {**sources(str(source.absolute())), HEADER.name: read(HEADER)}
     # The kernel may include nothing, so the simulator's header always comes first.
     text = f'#include "{HEADER.name}"\n#include "{source.name}"\nSIMULATE({entry})\n'
+    flags = [*(CHECKED if checked else FAST), *(f"-D{name}={v}" for name, v in defines.items())]
+    runtime = _build_runtime()
+    link = ["-shared", "-Wl,-z,defs", "-x", "none", str(runtime)]
+    if checked:  # without the sanitizer's library
+        link += ["-nodefaultlibs", "-lm", "-lgcc", "-lc"]
+    return _compile(str(source), ".so", files, text, flags, link)
 
-    def compile(library: Path) -> None:
+
+def _build_runtime() -> Path:
+    """Compile what every kernel is linked with."""
+    files = {name: read(HEADER.parent / name) for name in (HEADER.name, *RUNTIME)}
+    text = "".join(f'#include "{name}"\n' for name in RUNTIME)
+    return _compile("the simulator", ".o", files, text, ["-O3", "-g", "-c"], [])
+
+
+def _compile(
+    what: str, suffix: str, files: Mapping[str, str], text: str, flags: list[str], link: list[str]
+) -> Path:
+    """Compile ``text``, which includes ``files``."""
+    command, version = _compiler()
+    flags = [*FLAGS, *_cpu_flags(), *flags]
+
+    def compile(product: Path) -> None:
         for name, content in files.items():
-            (library.parent / name).write_text(content, encoding="utf-8")
+            (product.parent / name).write_text(content, encoding="utf-8")
         result = subprocess.run(
-            [*command, *flags, "-x", "c++", "-", "-o", library.name],
+            [*command, *flags, "-x", "c++", "-", *link, "-o", product.name],
             input=text,
-            cwd=library.parent,
+            cwd=product.parent,
             encoding="utf-8",
             errors="replace",
             capture_output=True,
         )
         if result.returncode:
-            raise CompileError(f"{source} does not compile:\n{result.stderr}{result.stdout}")
-        if not library.exists():
-            raise CompileError(f"{source}: {command[0]} reports success, but wrote no library")
+            raise CompileError(f"{what} does not compile:\n{result.stderr}{result.stdout}")
+        if not product.exists():
+            raise CompileError(f"{what}: {command[0]} reports success, but wrote no library")
 
-    key = ["simulator", *command, version, platform.machine(), *flags, text]
+    key = ["simulator", *command, version, platform.machine(), *flags, *link, text]
     key += [part for file in files.items() for part in file]
-    return cache.fetch(".so", key, compile)
+    return cache.fetch(suffix, key, compile)
 
 
 def _compiler() -> tuple[tuple[str, ...], str]:
@@ -95,10 +128,7 @@ def _examine(chosen: str, search_path: str | None) -> tuple[tuple[str, ...], str
                 return command, answer.stdout.splitlines()[0]
     if chosen.strip():
         raise _not_a_compiler(chosen)
-    raise MissingError(
-        "the simulator needs a C++ compiler, and there is none; install one, such as with "
-        "`apt install g++` or `dnf install gcc-c++`, or set CXX to its path"
-    )
+    raise MissingError(causes.CPP_COMPILER_MISSING)
 
 
 def _candidates(chosen: str) -> list[list[str]]:
@@ -112,7 +142,7 @@ def _candidates(chosen: str) -> list[list[str]]:
 
 
 def _not_a_compiler(chosen: str) -> MissingError:
-    return MissingError(f"CXX={chosen} is no C++ compiler that runs here; correct or unset it")
+    return MissingError(causes.CPP_COMPILER_WRONG.of(command=chosen))
 
 
 @cached

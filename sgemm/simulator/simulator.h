@@ -5,36 +5,49 @@
 // thread runs. Once all wait, the next interval between two barriers begins. The seed decides the
 // order of the blocks, and the order of the threads anew in every interval of every block.
 //
+// Threads of one block may also wait for each other through mbarriers, named barriers and warps.
+// Then a round takes the place of the interval: of the threads that can go on those of some or all
+// warps run, each until it has to wait again. An arrival at an mbarrier may end a thread's turn
+// early, and copies that report to an mbarrier land at once, after some rounds, or once nobody can
+// go on: the seed decides.
+//
 // What a GPU leaves undefined goes wrong here, so that it shows: shared memory holds NaN when a
 // block starts; an asynchronous copy leaves NaN in its target at once and brings the data, read
-// from the source only then, at the wait that covers its group; a barrier that only some of the
-// block's threads reach ends the launch with an error, and so does an invalid address.
+// from the source only then, at the wait that covers its group or with its arrival at an mbarrier;
+// a barrier that only some of the block's threads reach ends the launch with an error, and so does
+// an invalid address, or threads that all wait with nothing in flight.
 #pragma once
 
-#include <fenv.h>
-#include <link.h> // no <math.h>: it has global functions named y0, j1, gamma
-#include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
+#include <stdint.h> // no <math.h>: it has global functions named y0, j1, gamma
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#if !defined(__x86_64__) && !defined(__aarch64__)
-#include <ucontext.h>
+
+#ifdef __clang__ // a kernel whose variables may not fit its stack does not compile
+#pragma GCC diagnostic error "-Wframe-larger-than"
+#else
+#pragma GCC diagnostic error "-Wframe-larger-than=32768"
 #endif
 
 // ---- The language ----
 
+#ifndef SIMULATOR_CHECKED
 #define __global__
+#else // every place in the code is then the kernel's own
+#define __global__ __attribute__((flatten))
+#endif
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 // A library's thread-local variables are one range of memory, which the simulator can find.
+#ifndef SIMULATOR_CHECKED
 #define __shared__ static thread_local
+#else // with room between any two, where an access is out of bounds
+#define __shared__ SIMULATOR_GAP(__COUNTER__) static thread_local
+#define SIMULATOR_GAP(n) SIMULATOR_NAMED_GAP(n)
+#define SIMULATOR_NAMED_GAP(n) [[gnu::used]] static thread_local char simulator_gap_##n[65536];
+#endif
 // C++ has no place for alignas between "static" and the type, where CUDA has one.
 #define alignas(bytes) __attribute__((aligned(bytes)))
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -48,21 +61,56 @@ struct uint3 {
 struct dim3 {
     unsigned x = 1, y = 1, z = 1;
 };
-struct alignas(8) float2 {
-    float x, y;
-};
 struct float3 {
     float x, y, z;
 };
-struct alignas(16) float4 {
-    float x, y, z, w;
-};
-struct alignas(8) int2 {
-    int x, y;
-};
-struct alignas(16) int4 {
-    int x, y, z, w;
-};
+#ifndef SIMULATOR_CHECKED
+#define SIMULATOR_VECTOR2(name, T)                                                                 \
+    struct alignas(2 * sizeof(T)) name {                                                           \
+        T x, y;                                                                                    \
+    };
+#define SIMULATOR_VECTOR4(name, T)                                                                 \
+    struct alignas(4 * sizeof(T)) name {                                                           \
+        T x, y, z, w;                                                                              \
+    };
+#else // copied by one access to memory
+#define SIMULATOR_VECTOR2(name, T)                                                                 \
+    struct alignas(2 * sizeof(T)) name {                                                           \
+        union {                                                                                    \
+            struct {                                                                               \
+                T x, y;                                                                            \
+            };                                                                                     \
+            T all __attribute__((vector_size(2 * sizeof(T))));                                     \
+        };                                                                                         \
+        name() = default;                                                                          \
+        name(T x, T y) : x(x), y(y) {}                                                             \
+        name(const name& other) : all(other.all) {}                                                \
+        name& operator=(const name& other) {                                                       \
+            all = other.all;                                                                       \
+            return *this;                                                                          \
+        }                                                                                          \
+    };
+#define SIMULATOR_VECTOR4(name, T)                                                                 \
+    struct alignas(4 * sizeof(T)) name {                                                           \
+        union {                                                                                    \
+            struct {                                                                               \
+                T x, y, z, w;                                                                      \
+            };                                                                                     \
+            T all __attribute__((vector_size(4 * sizeof(T))));                                     \
+        };                                                                                         \
+        name() = default;                                                                          \
+        name(T x, T y, T z, T w) : x(x), y(y), z(z), w(w) {}                                       \
+        name(const name& other) : all(other.all) {}                                                \
+        name& operator=(const name& other) {                                                       \
+            all = other.all;                                                                       \
+            return *this;                                                                          \
+        }                                                                                          \
+    };
+#endif
+SIMULATOR_VECTOR2(float2, float)
+SIMULATOR_VECTOR4(float4, float)
+SIMULATOR_VECTOR2(int2, int)
+SIMULATOR_VECTOR4(int4, int)
 
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
@@ -80,387 +128,73 @@ inline auto max(A a, B b) -> decltype(a + b) {
 }
 inline float min(float a, float b) { return __builtin_fminf(a, b); } // the number, if one is NaN
 inline float max(float a, float b) { return __builtin_fmaxf(a, b); }
-inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+#ifndef SIMULATOR_CHECKED
+#define SIMULATOR_COUNT_FMA
+#else
+namespace simulator {
+extern const bool counting;
+void count_fma();
+} // namespace simulator
+#define SIMULATOR_COUNT_FMA                                                                        \
+    if (simulator::counting) simulator::count_fma()
+#endif
+
+__forceinline__ float fmaf(float a, float b, float c) {
+    SIMULATOR_COUNT_FMA;
+    return __builtin_fmaf(a, b, c);
+}
+__forceinline__ float fma(float a, float b, float c) {
+    SIMULATOR_COUNT_FMA;
+    return __builtin_fmaf(a, b, c);
+}
+__forceinline__ float __fmaf_rn(float a, float b, float c) {
+    SIMULATOR_COUNT_FMA;
+    return __builtin_fmaf(a, b, c);
+}
 
 template <typename T>
 inline T __ldg(const T* address) {
     return *address;
 }
 
-static uint3 threadIdx, blockIdx;
-static dim3 blockDim, gridDim;
+#ifdef SIMULATOR_RUNTIME
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+#else // constants, to a thread
+extern const uint3 threadIdx, blockIdx;
+extern const dim3 blockDim, gridDim;
+#endif
 constexpr int warpSize = 32;
+using mbarrier_t = unsigned long long;
+
+// ---- What runtime.cpp supplies ----
 
 namespace simulator {
-
-constexpr unsigned MAX_THREADS = 1024; // of a block
 
 struct Place {
     const char* file;
     int line;
 };
 
-// ---- Fibers: a context is all that a suspended thread needs to go on ----
+[[noreturn, gnu::cold, gnu::format(printf, 3, 4)]] void fail(Place place, const char* kind,
+                                                             const char* format, ...);
+void wait_at_barrier(Place place);
+void wait_for_warp(unsigned mask, Place place);
+void wait_at_named_barrier(int id, int threads, Place place);
+void init(mbarrier_t* address, int arrivals, Place place);
+void arrive(mbarrier_t* address, int bytes, Place place);
+void wait_for_phase(mbarrier_t* address, unsigned parity, Place place);
+void issue(float* to, const float* from, int valid, int width, Place place);
+void issue_arrival(mbarrier_t* address, Place place);
+void issue_bulk(float* to, const float* from, int bytes, mbarrier_t* address, Place place);
+void commit();
+void complete(unsigned pending);
 
-#if defined(__x86_64__) || defined(__aarch64__)
-
-struct Context {
-    void* stack_pointer;
-};
-
-// Saves the registers that a call must preserve on this stack, and takes them from the other one.
-extern "C" __attribute__((visibility("hidden"))) void simulator_switch(Context* from, Context* to);
-
-#ifdef __x86_64__
-asm(R"(
-    .pushsection .text
-    .hidden simulator_switch
-    .type simulator_switch, @function
-simulator_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq (%rsi), %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-    .size simulator_switch, . - simulator_switch
-    .popsection
-)");
-constexpr int SAVED_WORDS = 8; // six registers, the return address, and that address's own
-constexpr int RETURN_WORD = 6;
-#else
-asm(R"(
-    .pushsection .text
-    .hidden simulator_switch
-    .type simulator_switch, %function
-simulator_switch:
-    sub sp, sp, #160
-    stp x19, x20, [sp]
-    stp x21, x22, [sp, #16]
-    stp x23, x24, [sp, #32]
-    stp x25, x26, [sp, #48]
-    stp x27, x28, [sp, #64]
-    stp x29, x30, [sp, #80]
-    stp d8, d9, [sp, #96]
-    stp d10, d11, [sp, #112]
-    stp d12, d13, [sp, #128]
-    stp d14, d15, [sp, #144]
-    mov x9, sp
-    str x9, [x0]
-    ldr x9, [x1]
-    mov sp, x9
-    ldp x19, x20, [sp]
-    ldp x21, x22, [sp, #16]
-    ldp x23, x24, [sp, #32]
-    ldp x25, x26, [sp, #48]
-    ldp x27, x28, [sp, #64]
-    ldp x29, x30, [sp, #80]
-    ldp d8, d9, [sp, #96]
-    ldp d10, d11, [sp, #112]
-    ldp d12, d13, [sp, #128]
-    ldp d14, d15, [sp, #144]
-    add sp, sp, #160
-    ret
-    .size simulator_switch, . - simulator_switch
-    .popsection
-)");
-constexpr int SAVED_WORDS = 20;
-constexpr int RETURN_WORD = 11;
-#endif
-
-inline void switch_context(Context& from, Context& to) { simulator_switch(&from, &to); }
-
-inline void start_context(Context& context, char* stack, size_t size, void (*run)()) {
-    const uintptr_t top = reinterpret_cast<uintptr_t>(stack + size) / 16 * 16;
-    auto* saved = reinterpret_cast<uintptr_t*>(top) - SAVED_WORDS;
-    memset(saved, 0, SAVED_WORDS * sizeof *saved);
-    saved[RETURN_WORD] = reinterpret_cast<uintptr_t>(run);
-    context.stack_pointer = saved;
-}
-
-#else
-
-using Context = ucontext_t;
-
-inline void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
-
-inline void start_context(Context& context, char* stack, size_t size, void (*run)()) {
-    getcontext(&context);
-    context.uc_stack.ss_sp = stack;
-    context.uc_stack.ss_size = size;
-    context.uc_link = nullptr;
-    makecontext(&context, run, 0);
-}
-
-#endif
-
-constexpr size_t STACK_BYTES = 64 * 1024;
-#ifdef __clang__ // a kernel whose variables may not fit does not compile
-#pragma GCC diagnostic error "-Wframe-larger-than"
-#else
-#pragma GCC diagnostic error "-Wframe-larger-than=32768"
-#endif
-// The odd number of cache lines between stacks keeps their tops from competing for the same ones.
-constexpr size_t STACK_STRIDE = STACK_BYTES + 5 * 64;
-
-// ---- Order ----
-
-// SplitMix64.
-struct Random {
-    uint64_t state;
-
-    uint64_t draw() {
-        uint64_t z = state += 0x9e3779b97f4a7c15;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-        return z ^ (z >> 31);
-    }
-
-    // Fills order with 0 ... count - 1: forward, in reverse, or (half of the time) shuffled.
-    void permute(unsigned* order, unsigned count) {
-        const uint64_t kind = draw() % 4;
-        for (unsigned i = 0; i < count; ++i) order[i] = kind == 1 ? count - 1 - i : i;
-        if (kind < 2) return;
-        for (unsigned left = count; left > 1; --left) {
-            const unsigned chosen = static_cast<unsigned>((draw() >> 32) * left >> 32);
-            const unsigned last = order[left - 1];
-            order[left - 1] = order[chosen];
-            order[chosen] = last;
-        }
-    }
-};
-
-// ---- A launch: one at a time in this library ----
-
-// An asynchronous copy in flight.
-struct Copy {
-    float* to;
-    const float* from;
-    int valid, width;
-    unsigned group; // how many groups the thread had committed before this copy's
-};
-
-// The asynchronous copies of a thread, oldest first.
-struct Copies {
-    Copy* in_flight;
-    unsigned count, capacity;
-    unsigned groups; // committed so far
-};
-
-static char* stacks;
-static char error[1024]; // why the launch failed, or empty
-static void (*run_kernel)();
-static char *shared_begin, *shared_end;
-
-static Context launcher;
-static Context contexts[MAX_THREADS]; // of the threads that wait
-static Copies copies[MAX_THREADS];
-static unsigned order[MAX_THREADS]; // in which threads run in this interval
-static unsigned started;            // how many of them have started or resumed
-static unsigned waiting;            // how many wait at the barrier
-static unsigned returned;           // the last thread that has returned
-static unsigned interval;           // barriers passed
-static unsigned fibers;             // stacks in use
-static Place barrier;               // that the waiting threads have reached
-static Random random_order;
-
-// Ends the launch. What the abandoned fibers' stacks hold needs no clean-up.
-[[noreturn, gnu::cold, gnu::noinline, gnu::format(printf, 2, 3)]] static void
-fail(Place place, const char* format, ...) {
-    int length = 0;
-    if (place.file) length = snprintf(error, sizeof error, "%s:%d: ", place.file, place.line);
-    length += snprintf(error + length, sizeof error - length, "block %u thread %u: ", blockIdx.x,
-                       threadIdx.x);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error + length, sizeof error - length, format, arguments);
-    va_end(arguments);
-    Context abandoned;
-    switch_context(abandoned, launcher);
-    __builtin_unreachable();
-}
-
-static void run_fiber();
-
-// What runs after a thread has reached a barrier or returned.
-inline Context& next() {
-    if (started == blockDim.x) {
-        if (waiting == 0) return launcher;
-        if (waiting < blockDim.x)
-            fail(barrier,
-                 "%u of the block's %u threads wait at this barrier; thread %u has returned",
-                 waiting, blockDim.x, returned);
-        waiting = started = 0;
-        ++interval;
-        random_order.permute(order, blockDim.x);
-    }
-    if (interval == 0) { // nobody to resume yet
-        static Context fresh;
-        start_context(fresh, stacks + fibers++ * STACK_STRIDE, STACK_BYTES, run_fiber);
-        return fresh;
-    }
-    threadIdx.x = order[started++];
-    return contexts[threadIdx.x];
-}
-
-// Starts threads, one after the other as long as they return without a barrier.
-static void run_fiber() {
-    do {
-        const unsigned thread = threadIdx.x = order[started++];
-        copies[thread].count = copies[thread].groups = 0;
-        run_kernel();
-        returned = thread;
-    } while (interval == 0 && started < blockDim.x);
-    Context finished;
-    switch_context(finished, next());
-}
-
-[[gnu::noinline]] static void wait_at_barrier(Place place) {
-    if (waiting++ == 0)
-        barrier = place;
-    else if (place.line != barrier.line ||
-             (place.file != barrier.file && strcmp(place.file, barrier.file) != 0))
-        fail(place, "waits at this barrier, and others of its block at %s:%d", barrier.file,
-             barrier.line);
-    Context& mine = contexts[threadIdx.x]; // next() changes threadIdx
-    switch_context(mine, next());
-}
-
-inline void issue(const Copy& copy, Place place) {
-    const size_t bytes = copy.width * sizeof(float);
-    auto* to = reinterpret_cast<char*>(copy.to);
-    if (to < shared_begin || to + bytes > shared_end)
-        fail(place, "asynchronous copy to %p, which is not in shared memory", copy.to);
-    if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(copy.from)) % bytes)
-        fail(place, "asynchronous copy of %d bytes from %p to %p: misaligned",
-             static_cast<int>(bytes), copy.from, copy.to);
-    if (copy.valid < 0 || copy.valid > copy.width)
-        fail(place, "asynchronous copy of %d of %d floats", copy.valid, copy.width);
-    memset(to, 0xff, bytes); // NaN
-
-    Copies& mine = copies[threadIdx.x];
-    if (mine.count == mine.capacity) {
-        const unsigned capacity = 2 * mine.capacity + 16;
-        void* larger = realloc(mine.in_flight, capacity * sizeof(Copy));
-        if (!larger) fail(place, "no memory left for the asynchronous copies in flight");
-        mine.in_flight = static_cast<Copy*>(larger);
-        mine.capacity = capacity;
-    }
-    mine.in_flight[mine.count] = copy;
-    mine.in_flight[mine.count++].group = mine.groups;
-}
-
-// Completes this thread's committed groups but the newest `pending`.
-inline void complete(unsigned pending) {
-    Copies& mine = copies[threadIdx.x];
-    unsigned done = 0;
-    for (; done < mine.count; ++done) {
-        const Copy& copy = mine.in_flight[done];
-        if (copy.group + pending >= mine.groups) break;
-        for (int i = 0; i < copy.width; ++i) copy.to[i] = i < copy.valid ? copy.from[i] : 0.0f;
-    }
-    mine.count -= done;
-    if (mine.count) memmove(mine.in_flight, mine.in_flight + done, mine.count * sizeof(Copy));
-}
-
-// ---- Invalid addresses ----
-
-static volatile bool running; // a kernel, on the thread `runner`
-static pthread_t runner;
-static const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
-static struct sigaction handled_before[NSIG];
-
-static void handle_fault(int signal, siginfo_t* information, void* machine) {
-    if (running && pthread_equal(runner, pthread_self())) {
-        if (signal == SIGFPE) fail({}, "integer division by zero");
-        if (signal == SIGILL) fail({}, "trap");
-        fail({}, "invalid or misaligned access to global or shared memory, address %p",
-             information->si_addr);
-    }
-    const struct sigaction& before = handled_before[signal];
-    if (before.sa_flags & SA_SIGINFO)
-        before.sa_sigaction(signal, information, machine);
-    else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)
-        sigaction(signal, &before, nullptr); // and the fault repeats itself
-    else
-        before.sa_handler(signal);
-}
-
-static void handle_faults() {
-    struct sigaction handler = {};
-    handler.sa_sigaction = handle_fault;
-    handler.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK; // NODEFER: a handler may not return
-    for (int signal : FAULTS) sigaction(signal, &handler, &handled_before[signal]);
-}
-
-// ---- Entry ----
-
-// Shared memory of this OS thread: the thread-local variables of the library that holds this code.
-static thread_local volatile char in_shared_memory;
-
-static int find_shared_memory(dl_phdr_info* library, size_t, void*) {
-    const char* tls = static_cast<const char*>(library->dlpi_tls_data);
-    for (int i = 0; tls && i < library->dlpi_phnum; ++i) {
-        const auto& segment = library->dlpi_phdr[i];
-        const auto* wanted = const_cast<const char*>(&in_shared_memory);
-        if (segment.p_type == PT_TLS && wanted >= tls && wanted < tls + segment.p_memsz) {
-            shared_begin = const_cast<char*>(tls);
-            shared_end = shared_begin + segment.p_memsz;
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static const char* run(unsigned grid, unsigned threads, uint64_t seed) {
-    error[0] = 0;
-    if (!stacks) { // the first launch
-        void* memory = mmap(nullptr, MAX_THREADS * STACK_STRIDE, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) return "no memory left for the threads' stacks";
-        stacks = static_cast<char*>(memory);
-        handle_faults();
-    }
-    auto* blocks = static_cast<unsigned*>(malloc(grid * sizeof(unsigned)));
-    if (!blocks) return "no memory left for the order of the blocks";
-    in_shared_memory = 0; // allocates it
-    dl_iterate_phdr(find_shared_memory, nullptr);
-
-    fenv_t environment; // the caller's: it may flush subnormals to zero
-    fegetenv(&environment);
-    fesetenv(FE_DFL_ENV);
-    runner = pthread_self();
-    gridDim.x = grid;
-    blockDim.x = threads;
-    Random random_blocks{seed};
-    random_blocks.permute(blocks, grid);
-    const uint64_t block_seed = random_blocks.draw();
-    for (unsigned i = 0; i < grid && !error[0]; ++i) {
-        blockIdx.x = blocks[i];
-        random_order.state = block_seed + blockIdx.x;
-        random_order.permute(order, threads);
-        memset(shared_begin, 0xff, shared_end - shared_begin); // NaN
-        started = waiting = interval = fibers = 0;
-        Context& first = next();
-        running = true;
-        switch_context(launcher, first);
-        running = false;
-    }
-    fesetenv(&environment);
-    free(blocks);
-    return error[0] ? error : nullptr;
-}
+extern const char* const signature; // of the kernel: its parameters' types
+extern const bool checked;          // whether the kernel was compiled with hooks
+extern char arguments[];            // 8 bytes for each parameter
+void run_kernel();
 
 // A parameter's type in one letter, as Python's struct module has them.
 template <typename T>
@@ -470,8 +204,6 @@ constexpr char LETTER = static_cast<T>(0.5f) != 0 ? (sizeof(T) == 4 ? 'f' : 'd')
                                                   : '?';
 template <typename T>
 constexpr char LETTER<T*> = 'P';
-
-static const char* arguments; // 8 bytes for each parameter
 
 template <typename T>
 static T read_argument(const char*& at) {
@@ -499,17 +231,15 @@ struct Kernel<entry> {
 
 } // namespace simulator
 
-// The two functions that Python calls.
-#define SIMULATE(entry)                                                                            \
-    extern "C" __attribute__((visibility("default"))) const char* simulator_signature() {          \
-        return simulator::Kernel<entry>::signature;                                                \
-    }                                                                                              \
-    extern "C" __attribute__((visibility("default"))) const char* simulator_launch(                \
-        unsigned grid, unsigned threads, uint64_t seed, const char* arguments) {                   \
-        simulator::arguments = arguments;                                                          \
-        simulator::run_kernel = simulator::Kernel<entry>::run;                                     \
-        return simulator::run(grid, threads, seed);                                                \
-    }
+#ifdef SIMULATOR_CHECKED
+#define SIMULATE(entry) SIMULATE_KERNEL(entry, true)
+#else
+#define SIMULATE(entry) SIMULATE_KERNEL(entry, false)
+#endif
+#define SIMULATE_KERNEL(entry, has_hooks)                                                          \
+    const char* const simulator::signature = simulator::Kernel<entry>::signature;                  \
+    const bool simulator::checked = has_hooks;                                                     \
+    void simulator::run_kernel() { Kernel<entry>::run(); }
 
 // ---- What kernels call ----
 
@@ -521,27 +251,81 @@ struct Kernel<entry> {
 
 #undef assert
 #define assert(condition)                                                                          \
-    ((condition) ? (void)0                                                                         \
-                 : simulator::fail({__FILE__, __LINE__}, "assertion failed: %s", #condition))
+    ((condition)                                                                                   \
+         ? (void)0                                                                                 \
+         : simulator::fail({__FILE__, __LINE__}, "assertion", "assertion failed: %s", #condition))
 
-[[noreturn]] inline void __trap(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    simulator::fail({file, line}, "trap");
+// The place of the call, in functions that kernels call.
+#define SIMULATOR_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+[[noreturn]] inline void __trap(SIMULATOR_PLACE) { simulator::fail({file, line}, "trap", "trap"); }
+
+__forceinline__ void __syncthreads(SIMULATOR_PLACE) { simulator::wait_at_barrier({file, line}); }
+
+__forceinline__ void __syncwarp(unsigned mask = 0xffffffff, SIMULATOR_PLACE) {
+    simulator::wait_for_warp(mask, {file, line});
 }
 
-inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    simulator::wait_at_barrier({file, line});
+__forceinline__ void named_barrier_sync(int id, int threads, SIMULATOR_PLACE) {
+    simulator::wait_at_named_barrier(id, threads, {file, line});
+}
+
+__forceinline__ void mbarrier_init(mbarrier_t* bar, int arrivals, SIMULATOR_PLACE) {
+    simulator::init(bar, arrivals, {file, line});
+}
+
+__forceinline__ void mbarrier_arrive(mbarrier_t* bar, SIMULATOR_PLACE) {
+    simulator::arrive(bar, 0, {file, line});
+}
+
+__forceinline__ void mbarrier_arrive_expect_tx(mbarrier_t* bar, int bytes, SIMULATOR_PLACE) {
+    simulator::arrive(bar, bytes, {file, line});
+}
+
+__forceinline__ void mbarrier_wait(mbarrier_t* bar, unsigned parity, SIMULATOR_PLACE) {
+    simulator::wait_for_phase(bar, parity, {file, line});
 }
 
 template <int WIDTH>
-inline void copy_async(float* shared, const float* global, int valid,
-                       const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+__forceinline__ void copy_async(float* shared, const float* global, int valid, SIMULATOR_PLACE) {
     static_assert(WIDTH == 1 || WIDTH == 4, "cp.async here copies one float or a float4");
-    simulator::issue({shared, global, valid, WIDTH, 0}, {file, line});
+    simulator::issue(shared, global, valid, WIDTH, {file, line});
 }
 
-inline void copy_async_commit() { ++simulator::copies[threadIdx.x].groups; }
+__forceinline__ void copy_async_commit() { simulator::commit(); }
 
 template <int PENDING>
-inline void copy_async_wait() {
+__forceinline__ void copy_async_wait() {
     simulator::complete(PENDING);
 }
+
+__forceinline__ void copy_async_arrive(mbarrier_t* bar, SIMULATOR_PLACE) {
+    simulator::issue_arrival(bar, {file, line});
+}
+
+__forceinline__ void copy_bulk_async(float* shared, const float* global, int bytes, mbarrier_t* bar,
+                                     SIMULATOR_PLACE) {
+    simulator::issue_bulk(shared, global, bytes, bar, {file, line});
+}
+
+// What the threads of a warp pass to each other.
+template <typename T>
+__forceinline__ T __shfl_sync(unsigned mask, T value, int lane, SIMULATOR_PLACE) {
+    static T values[1024];
+    values[threadIdx.x] = value;
+    simulator::wait_for_warp(mask, {file, line});
+    const T received = values[threadIdx.x / warpSize * warpSize + lane % warpSize];
+    simulator::wait_for_warp(mask, {file, line});
+    return received;
+}
+
+template <typename T>
+__forceinline__ T __shfl_xor_sync(unsigned mask, T value, int lanes, SIMULATOR_PLACE) {
+    return __shfl_sync(mask, value, static_cast<int>(threadIdx.x % warpSize) ^ lanes, file, line);
+}
+
+// How a GPU shares out registers among warps changes nothing here.
+template <int N>
+inline void set_max_registers_increase() {}
+template <int N>
+inline void set_max_registers_decrease() {}

@@ -1,0 +1,119 @@
+// How v5 and later keep A in shared memory: transposed, so that one step of k reads a thread's
+// MICRO_M values of A just as it reads its MICRO_N values of B, in float4s, and uses them up.
+//
+// cp.async transposes: it copies float by float, each to the place where it belongs. So A needs no
+// alignment either.
+#pragma once
+#include "micro_tile.cuh"
+
+static_assert(TILE_K % 8 == 0,
+              "TILE_K must be a multiple of 8: 8 lanes read a sector of A along k");
+
+// The 8 columns of k that a warp writes at once lie 4 banks apart, and its 4 rows of A in between.
+constexpr int A_PITCH = TILE_M + 4;
+static_assert(A_PITCH % 32 == 4,
+              "TILE_M must be a multiple of 32: a warp then writes to all banks");
+
+// Starts the copies that fill tiles of A and B, for one of COPIERS threads, tile after tile along
+// k.
+template <int COPIERS>
+class TileCopies {
+    static constexpr int LANES_K = 8;
+    static constexpr int A_ROWS_PER_STEP = COPIERS / LANES_K;
+    static constexpr int A_STEPS = TILE_M / A_ROWS_PER_STEP;
+    static_assert(TILE_M % A_ROWS_PER_STEP == 0, "TILE_M must be a multiple of COPIERS / 8");
+
+    static constexpr int B_PER_ROW = TILE_N / ACCESS_WIDTH;
+    static constexpr int B_PARTS = B_PER_ROW > COPIERS ? B_PER_ROW / COPIERS : 1;
+    static constexpr int B_ROWS_PER_STEP = B_PER_ROW > COPIERS ? 1 : COPIERS / B_PER_ROW;
+    static_assert(COPIERS % B_PER_ROW == 0 || B_PER_ROW % COPIERS == 0,
+                  "the threads that copy must share out the rows of B's tile evenly");
+
+    const float* a[A_STEPS]; // this thread's next float of A in each of its rows
+    const float* b;          // and its next access to B
+    long long ldb;
+    int a_row, a_k, b_row, b_col; // where in the tiles they go
+    int b_cols;                   // columns of B left from there
+
+    template <bool WHOLE>
+    __device__ inline void start_copies(float (&a_tile)[TILE_K][A_PITCH],
+                                        float (&b_tile)[TILE_K][TILE_N], int depth) {
+        UNROLL
+        for (int k = 0; k < TILE_K; k += LANES_K) {
+            const bool exists = WHOLE || k + a_k < depth;
+            UNROLL
+            for (int step = 0; step < A_STEPS; ++step)
+                copy_async<1>(&a_tile[k + a_k][a_row + step * A_ROWS_PER_STEP],
+                              exists ? a[step] + k : a[step], exists);
+        }
+        UNROLL
+        for (int row = 0; row < TILE_K; row += B_ROWS_PER_STEP) {
+            UNROLL
+            for (int part = 0; part < B_PARTS; ++part) {
+                const int col = part * COPIERS * ACCESS_WIDTH;
+                const int valid = max(0, min(ACCESS_WIDTH, b_cols - col));
+                DEVICE_ASSERT(!VECTOR || is_float4_address(b + col));
+                copy_async<ACCESS_WIDTH>(&b_tile[b_row + row][b_col + col], b + col,
+                                         WHOLE || b_row + row < depth ? valid : 0);
+            }
+            b += B_ROWS_PER_STEP * ldb;
+        }
+    }
+
+  public:
+    // a and b are the first tiles' corners; rows of A and cols of B exist from there.
+    __device__ inline TileCopies(int thread, const float* a_corner, long long lda,
+                                 const float* b_corner, long long ldb_, int rows, int cols)
+        : ldb(ldb_), a_row(thread / LANES_K), a_k(thread % LANES_K),
+          b_row(thread / B_PER_ROW * (B_PARTS == 1)),
+          b_col(thread % (B_PER_ROW / B_PARTS) * ACCESS_WIDTH), b_cols(cols - b_col) {
+        UNROLL
+        for (int step = 0; step < A_STEPS; ++step) {
+            // Rows beyond the matrix repeat its last one: their results are never stored.
+            const int row = min(a_row + step * A_ROWS_PER_STEP, rows - 1);
+            a[step] = a_corner + row * lda + a_k;
+        }
+        b = b_corner + b_row * ldb + b_col;
+    }
+
+    // Copies the next tiles, with zeros beyond the matrix, of which `depth` floats are left along
+    // k.
+    __device__ inline void next(float (&a_tile)[TILE_K][A_PITCH], float (&b_tile)[TILE_K][TILE_N],
+                                int depth) {
+        if (depth >= TILE_K)
+            start_copies<true>(a_tile, b_tile, depth);
+        else
+            start_copies<false>(a_tile, b_tile, depth);
+        UNROLL
+        for (int step = 0; step < A_STEPS; ++step) a[step] += TILE_K;
+    }
+};
+
+struct OuterProducts : MicroTile<4> {
+    // sum += a_tile^T @ b_tile, for this thread's rows and columns: an outer product per step of k.
+    __device__ inline void multiply(const float (&a_tile)[TILE_K][A_PITCH],
+                                    const float (&b_tile)[TILE_K][TILE_N]) {
+        UNROLL
+        for (int k = 0; k < TILE_K; ++k) {
+            float a[MICRO_M], b[MICRO_N];
+            UNROLL
+            for (int i = 0; i < MICRO_M; i += 4)
+                *reinterpret_cast<float4*>(&a[i]) =
+                    *reinterpret_cast<const float4*>(&a_tile[k][row + rows_to(i)]);
+            UNROLL
+            for (int j = 0; j < MICRO_N; j += 4)
+                *reinterpret_cast<float4*>(&b[j]) =
+                    *reinterpret_cast<const float4*>(&b_tile[k][col + cols_to(j)]);
+            // Along one row and back along the next: each FFMA shares an operand with the one
+            // before it, so that the register file need not deliver that one again.
+            UNROLL
+            for (int i = 0; i < MICRO_M; ++i) {
+                UNROLL
+                for (int step = 0; step < MICRO_N; ++step) {
+                    const int j = i % 2 ? MICRO_N - 1 - step : step;
+                    sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
+                }
+            }
+        }
+    }
+};

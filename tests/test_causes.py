@@ -1,0 +1,182 @@
+"""What CUDA's driver answers is said in words, wherever the package meets it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+import sgemm
+from benchmarks import __main__ as benchmarks
+from sgemm import causes, compiler, gpu, multiply
+
+
+class CUDADriverError(RuntimeError):
+    """As CuPy's: a status, and CUDA's own text."""
+
+    def __init__(self, status):
+        super().__init__(f"CUDA_ERROR_{status}: CUDA's own text")
+        self.status = status
+
+
+class CUDARuntimeError(CUDADriverError):
+    pass
+
+
+@pytest.mark.parametrize("error", [CUDADriverError, CUDARuntimeError])
+@pytest.mark.parametrize("status", causes.CUDA_ERRORS)
+def test_every_error_has_its_cause_and_repair(error, status):
+    cause = causes.CUDA_ERRORS[status]
+    assert cause.seen.startswith(f"CUDA error {status}, ")
+    said = causes.cuda_error(error(status), "matmul")
+    assert str(said) == f"matmul: {cause}"
+    assert "\n" not in str(said)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        pytest.param(35, sgemm.MissingError, "CuPy wheel", marks=pytest.mark.case("3.4")),
+        (100, sgemm.MissingError, "sees no GPU"),
+        pytest.param(209, sgemm.KernelError, "another compute", marks=pytest.mark.case("3.2")),
+        (218, sgemm.KernelError, "update the driver"),
+        pytest.param(
+            222,
+            sgemm.KernelError,
+            "update the driver, or install an NVRTC no newer",
+            marks=pytest.mark.case("3.5"),
+        ),
+        (700, sgemm.GpuUnusableError, "outside of its arrays"),
+        (716, sgemm.GpuUnusableError, "16-byte boundary"),
+        (719, sgemm.GpuUnusableError, "does nothing more for this process"),
+        (900, sgemm.KernelError, "before the capture"),
+        (12345, sgemm.KernelError, "CUDA's own text.*python -m sgemm doctor"),
+    ],
+)
+def test_kinds_of_errors(monkeypatch, status, kind, says):
+    """As ``matmul`` raises them, in place of CuPy's."""
+    monkeypatch.setattr(multiply, "locate", raises(CUDARuntimeError(status)))
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(kind, match=says) as raised:
+        sgemm.matmul(one, one)
+    assert type(raised.value) is kind
+    assert str(raised.value).startswith(f"matmul: CUDA error {status}, ")
+    assert isinstance(raised.value.__cause__, CUDARuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (CUDADriverError(700), str(causes.CUDA_ERRORS[700])),
+        (ModuleNotFoundError("No module named 'cupy'", name="cupy"), "no CuPy (No module named"),
+        (ModuleNotFoundError("No module named 'x'", name="x"), "No module named 'x'"),
+        (RuntimeError("somebody else's"), "somebody else's"),
+    ],
+)
+def test_the_benchmarks_say_the_same(monkeypatch, capsys, error, text):
+    monkeypatch.setattr("benchmarks.table.run", raises(error))
+    assert benchmarks.main(["table"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"python -m benchmarks: {text}")
+    assert said.count("\n") == 1
+
+
+def test_other_errors_pass(monkeypatch):
+    monkeypatch.setattr(multiply, "locate", raises(RuntimeError("somebody else's")))
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(RuntimeError, match=r"^somebody else's$"):
+        sgemm.matmul(one, one)
+
+
+def raises(error):
+    def function(*arguments):
+        raise error
+
+    return function
+
+
+class Device:
+    """A GPU that no NVRTC of before CUDA 12.8 compiles for."""
+
+    id = 0
+    compute_capability = "120"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+
+LAUNCH = ("v0_naive.cu", "sgemm", {"TILE_M": 8, "TILE_N": 32, "THREADS": 256}, 1, 256, ())
+
+
+@pytest.mark.case("3.2")
+def test_a_gpu_that_nvrtc_does_not_compile_for(monkeypatch):
+    monkeypatch.setattr(compiler, "_release", lambda: (12, 6))
+    monkeypatch.setattr(compiler, "architectures", lambda: ["sm_75", "sm_90"])
+    with pytest.raises(sgemm.MissingError) as raised:
+        gpu.Gpu(Device()).launch(*LAUNCH)
+    assert str(raised.value).startswith(
+        "GPU 0 (sm_120): compiling for it needs CUDA 12.8 or later, and NVRTC here is 12.6"
+    )
+
+
+@pytest.mark.case("3.5")
+@pytest.mark.parametrize("status", [200, 209, 222])
+def test_a_driver_that_does_not_load_the_kernel(monkeypatch, status):
+    """Its CUDA and NVRTC's release are named, and what to change."""
+    cupy = ModuleType("cupy")
+    module = SimpleNamespace(load=raises(CUDADriverError(status)))
+    cupy.cuda = SimpleNamespace(
+        function=SimpleNamespace(Module=lambda: module),
+        driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+        runtime=SimpleNamespace(driverGetVersion=lambda: 12040),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(gpu, "why_not", lambda arch, name: None)
+    compiled = sgemm.Compiled(b"", 32, 0, 0, "", "13.5")
+    monkeypatch.setattr(gpu, "compile_kernel", lambda *arguments: compiled)
+    with pytest.raises(sgemm.KernelError) as raised:
+        gpu.Gpu(Device()).launch(*LAUNCH)
+    message = str(raised.value)
+    assert message.startswith(
+        f"v0_naive.cu (NVRTC 13.5, driver for CUDA 12.4): CUDA error {status}, "
+    )
+    assert "update the driver, or install an NVRTC no newer than it" in message
+
+
+@pytest.mark.case("3.7")
+def test_without_cuda_every_test_is_collected(tmp_path):
+    """Those that need it are skipped when they run, or with their whole file."""
+    (tmp_path / "without_cuda.py").write_text(
+        "import sys\nfor name in ('cuda', 'cuda.bindings', 'cupy'):\n    sys.modules[name] = None\n"
+    )
+    options = ["-p", "without_cuda", "-p", "no:cacheprovider", "--collect-only", "--quiet"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-2000:]
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_writes_where_nothing_is(tmp_path):
+    """In a process of its own, whose GPU does nothing more afterwards."""
+    source = tmp_path / "illegal.cu"
+    source.write_text(
+        "// sgemm: TILE_M=8 TILE_N=8 THREADS=64\n"
+        'extern "C" __global__ void sgemm(int M, int N, int K, float alpha, const float* A, '
+        "long long lda, const float* B, long long ldb, float beta, float* C, long long ldc) "
+        "{ *reinterpret_cast<float*>(64) = alpha; }\n"
+    )
+    command = [sys.executable, "-m", "sgemm", "check", "--json", "--shape", "8x8x8"]
+    run = subprocess.run([*command, "--source", str(source)], capture_output=True, text=True)
+    assert run.returncode == 1, run.stderr
+    assert "CUDA error 700, illegal address: " in run.stdout

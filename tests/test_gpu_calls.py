@@ -1,0 +1,188 @@
+"""Devices, streams and other libraries' arrays, on two GPUs that ``fake_cupy.py`` plays: what is
+launched where, and who waits for whom. What it takes a GPU to know is in ``test_gpu.py``."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_cupy import LEGACY, CudaError, Device, Function, Stream, fake
+
+import sgemm
+
+__all__ = ["fake"]  # the fixture
+
+case = pytest.mark.case
+
+
+class Lent:
+    """Another library's array, by the interfaces that ``wrap`` chooses."""
+
+    def __init__(self, array, stream=None):
+        self.array, self.asked_for = array, []
+        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "stream": stream}
+
+
+class LentByDLPack:
+    def __init__(self, array):
+        self.array, self.asked_for = array, []
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream, **options):
+        self.asked_for.append(stream)
+        return self.array
+
+
+@pytest.fixture
+def integers(fake):
+    """Matrices on the current device, and their product."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((33, 20), (20, 17)))
+    return fake.asarray(a), fake.asarray(b), a @ b
+
+
+def test_the_current_stream_of_the_arrays_device(fake, integers, version):
+    a, b, product = integers
+    with Stream() as stream:
+        c = sgemm.matmul(a[:, ::-1], b[::-1], version=version)
+    assert np.array_equal(c, product)
+    assert set(Function.launches) == {(0, stream.ptr)}
+
+
+@case("1.42")
+def test_the_other_device(fake, integers, version):
+    """The kernel is loaded for each device, and the current one stays as it is."""
+    a, b, product = integers
+    sgemm.matmul(a, b, version=version)
+    with Device(1):
+        a, b = fake.array(a), fake.array(b)
+        a.number = b.number = 1
+    c = sgemm.matmul(a, b, version=version)
+    assert np.array_equal(c, product)
+    assert c.device.id == 1
+    assert Function.launches[-1] == (1, LEGACY)
+    assert Device.current == 0
+
+
+@case("1.42")
+@pytest.mark.parametrize("name", ["b", "out"])
+def test_matrices_on_two_devices(fake, name):
+    matrices = {key: fake.ones((4, 4), np.float32) for key in ("a", "b", "out")}
+    matrices[name].number = 1
+    with pytest.raises(sgemm.ArgumentTypeError, match=f"^{name}: .*GPU 1.*GPU 0"):
+        sgemm.matmul(**matrices)
+    assert Function.launches == []
+
+
+@case("1.45")
+def test_dlpack_is_told_the_current_stream(integers, version):
+    a, b, product = integers
+    lent = LentByDLPack(a)
+    sgemm.matmul(lent, b, version=version)
+    with Stream() as stream:
+        assert np.array_equal(sgemm.matmul(lent, b, version=version), product)
+    assert lent.asked_for == [1, stream.ptr]  # 1 is the default stream
+
+
+def test_the_owner_s_stream_waits(integers, fake):
+    a, b, product = integers
+    owners, other = Stream(), Stream()
+    out = fake.empty((33, 17), np.float32)
+    lent = Lent(out, stream=owners.ptr)
+    with Stream() as stream:
+        assert sgemm.matmul(Lent(a), b, out=lent) is lent
+    assert np.array_equal(out, product)
+    assert owners.waits_for == [stream.ptr]
+    assert other.waits_for == []
+    with owners:  # nothing to wait for
+        sgemm.matmul(a, b, out=lent)
+    assert owners.waits_for == [stream.ptr]
+
+
+@pytest.mark.parametrize("stream", [1, None])
+def test_the_default_stream_has_another_name_in_the_interface(integers, stream):
+    a, b, _ = integers
+    before = list(Stream.streams[LEGACY].waits_for)
+    sgemm.matmul(Lent(a, stream=stream), b)
+    assert Stream.streams[LEGACY].waits_for == before
+    with Stream() as current:
+        sgemm.matmul(Lent(a, stream=stream), b)
+    waited = [current.ptr] if stream == 1 else []
+    assert Stream.streams[LEGACY].waits_for == before + waited
+
+
+def test_torch_s_current_stream_waits(integers, fake, monkeypatch):
+    """torch is asked for it, if it is loaded: its tensors do not tell."""
+    a, b, product = integers
+    theirs = Stream()
+    torch = ModuleType("torch")
+    torch.Tensor = type("Tensor", (LentByDLPack,), {"device": "cuda:0"})
+    torch.cuda = SimpleNamespace(
+        current_stream=lambda device: SimpleNamespace(cuda_stream=theirs.ptr)
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with Stream() as stream:
+        assert np.array_equal(sgemm.matmul(torch.Tensor(a), torch.Tensor(b)), product)
+    assert theirs.waits_for == [stream.ptr]
+
+
+def test_capture_orders_no_other_stream(integers, version, fake):
+    """And takes workspaces that belong to the graph."""
+    a, b, product = integers
+    owners = Stream()
+    out = fake.empty((33, 17), np.float32)
+    lent = LentByDLPack(a), Lent(b, stream=owners.ptr), Lent(out[::-1], stream=owners.ptr)
+    with Stream() as stream, stream.capture():
+        sgemm.matmul(*lent[:2], out=lent[2], version=version)
+    assert np.array_equal(out[::-1], product)
+    assert lent[0].asked_for == [-1]
+    assert owners.waits_for == []
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_scale_on_the_gpu(integers, fake, name):
+    a, b, product = integers
+    out = fake.zeros((33, 17), np.float32)
+    two = fake.asarray(2.0)
+    for scale in (two, Lent(two), LentByDLPack(two)):
+        sgemm.matmul(a, b, out=out, alpha=1)
+        sgemm.matmul(a, b, out=out, **{name: scale})
+        assert np.array_equal(out, product * (2 if name == "alpha" else 3))
+    with Stream() as stream, stream.capture():
+        with pytest.raises(sgemm.ArgumentError, match=f"^{name}: .*captured.*Python number"):
+            sgemm.matmul(a, b, out=out, **{name: two})
+        sgemm.matmul(a, b, out=out)
+    assert np.array_equal(out, product)
+
+
+@case("1.38")
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i4", "c8"])
+def test_the_cast_is_the_library_s_own(fake, integers, dtype):
+    a, b, _ = integers
+    with pytest.raises(sgemm.ArgumentTypeError, match=r"^a: .*pass a\.astype\('float32'\)$"):
+        sgemm.matmul(a.astype(dtype), b)
+    with pytest.raises(sgemm.ArgumentTypeError, match=r"^a: .*pass a\.float\(\)$"):
+        sgemm.matmul(LentByDLPack(a.astype(dtype)), b)
+
+
+@case("1.41")
+def test_a_block_that_does_not_fit_an_sm(fake, integers, version):
+    a, b, _ = integers
+    fake.cuda.driver.funcGetAttribute = lambda attribute, function: version.threads - 1
+    expected = rf"{version.threads} threads with 32 registers each.* {version.threads - 1} threads"
+    with pytest.raises(sgemm.KernelError, match=expected):
+        sgemm.matmul(a, b, version=version)
+    assert Function.launches == []
+
+
+def test_a_failing_export_is_named(fake, integers):
+    a, b, _ = integers
+
+    class Broken(LentByDLPack):
+        def __dlpack__(self, **options):
+            raise CudaError("cudaErrorInvalidValue")
+
+    with pytest.raises(sgemm.ArgumentTypeError, match=r"^b: Broken is not readable: cudaErr"):
+        sgemm.matmul(a, Broken(b))

@@ -1,0 +1,197 @@
+"""``python -m sgemm trace``: what is counted, where the counts are known, and on the ladder."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sgemm import LADDER, simulator
+from sgemm.__main__ import main
+from sgemm.kernel_files import kernel_path, kernels_folder
+from sgemm.simulator.counts import total
+from sgemm.trace import trace
+
+# Lane i reads and writes both memories at i / group * stride, in floats, float2s or float4s.
+PATTERN = """
+template <typename T>
+__device__ inline void move(T* global, T* shared, int index) {
+    shared[index] = global[index];
+    __syncthreads();
+    global[index] = shared[index];
+}
+
+extern "C" __global__ void pattern(int width, int stride, int group, float* global) {
+    __shared__ alignas(128) float shared[4096];
+    const int index = threadIdx.x / group * stride;
+    if (width == 1) {
+        move(global, shared, index);
+    } else if (width == 2) {
+        move(reinterpret_cast<float2*>(global), reinterpret_cast<float2*>(shared), index);
+    } else {
+        move(reinterpret_cast<float4*>(global), reinterpret_cast<float4*>(shared), index);
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory):
+    source = tmp_path_factory.mktemp("pattern") / "pattern.cu"
+    source.write_text(f'#include "portable.cuh"\n{PATTERN}')
+    memory = np.ones(4096 + 64, np.float32)
+
+    def count(width, stride, group=1, offset=0, threads=32):
+        start = memory.ctypes.data + -memory.ctypes.data % 256
+        arguments = np.int32(width), np.int32(stride), np.int32(group), np.uintp(start + offset)
+        with simulator.counted() as launches:
+            simulator.launch(source, "pattern", {}, 1, threads, arguments)
+        return total(launches[0].lines.values())
+
+    return count
+
+
+@pytest.mark.parametrize(
+    ("width", "stride", "group", "load", "store"),
+    [
+        (1, 0, 1, 1, 1),  # one word for all
+        (1, 1, 1, 1, 1),
+        (1, 2, 1, 2, 2),
+        (1, 3, 1, 1, 1),
+        (1, 8, 1, 8, 8),
+        (1, 32, 1, 32, 32),
+        (1, 33, 1, 1, 1),
+        (1, 32, 4, 8, 8),
+        (2, 1, 1, 2, 2),
+        (2, 1, 2, 1, 2),  # a load's halves go together where pairs of lanes agree
+        (4, 1, 1, 4, 4),
+        (4, 0, 1, 2, 4),
+        (4, 1, 2, 2, 4),
+        (4, 1, 8, 2, 4),
+        (4, 5, 1, 4, 4),
+        (4, 8, 1, 32, 32),
+    ],
+)
+def test_bank_conflicts(pattern, width, stride, group, load, store):
+    counts = pattern(width, stride, group)
+    assert counts.shared_loads.requests == counts.shared_stores.requests == 1
+    assert counts.shared_loads.units == load
+    assert counts.shared_stores.units == store
+
+
+@pytest.mark.parametrize(
+    ("width", "stride", "group", "offset", "sectors", "ideal"),
+    [
+        (1, 1, 1, 0, 4, 4),
+        (1, 1, 1, 4, 5, 4),  # not aligned
+        (1, 0, 1, 0, 1, 1),
+        (1, 8, 1, 0, 32, 4),
+        (1, 64, 1, 0, 32, 4),
+        (1, 2, 1, 0, 8, 4),
+        (4, 1, 1, 0, 16, 16),
+        (4, 2, 1, 0, 32, 16),
+        (2, 1, 1, 0, 8, 8),
+    ],
+)
+def test_sectors(pattern, width, stride, group, offset, sectors, ideal):
+    counts = pattern(width, stride, group, offset)
+    for access in (counts.global_loads, counts.global_stores):
+        assert (access.requests, access.units, access.ideal) == (1, sectors, ideal)
+        assert access.floats == 32 * width
+
+
+@given(
+    st.sampled_from([1, 2, 4]), st.integers(0, 30), st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 130),
+)  # fmt: skip
+def test_counts_against_their_definition(pattern, width, stride, group, threads):
+    """Sectors and ideal, by sets."""
+    stride = min(stride, 4096 // width // (threads // group + 1))
+    counts = pattern(width, stride, group, threads=threads)
+    warps = [range(first, min(first + 32, threads)) for first in range(0, threads, 32)]
+    words = [
+        {thread // group * stride * width + i for thread in warp for i in range(width)}
+        for warp in warps
+    ]
+    assert counts.global_loads.requests == len(warps)
+    assert counts.global_loads.floats == threads * width
+    assert counts.global_loads.units == sum(len({word // 8 for word in its}) for its in words)
+    assert counts.global_loads.ideal == sum(-(-len(its) // 8) for its in words)
+
+
+def test_the_first_versions_coalesce_as_nsight_compute_says():
+    """16.5 and 2.5 sectors per request on an H200: B's 32, or 4, and A's one."""
+    v0, v1 = (trace(LADDER[name], 64, 64, 64) for name in ("v0", "v1"))
+    assert v0.total.global_loads.units_per_request == 16.5
+    assert v1.total.global_loads.units_per_request == 2.5
+    assert v0.total.global_loads.ideal_per_request == 2.5
+
+
+def test_what_holds_for_every_version(version):
+    shape = m, n, k = 256, 256, 64
+    one = trace(version, *shape)
+    epilogue = m * n  # alpha
+    assert m * n * k <= one.total.fmas <= m * n * k + epilogue
+    assert one.total.global_stores.floats == m * n
+    assert one.bytes >= one.compulsory_bytes
+    assert one.total.global_loads.floats >= m * k + k * n
+    for access in (
+        one.total.global_loads,
+        one.total.global_stores,
+        one.total.shared_loads,
+        one.total.shared_stores,
+    ):
+        assert access.units >= access.ideal
+    assert total(one.lines.values()) == one.total
+    assert trace(version, *shape) == one  # nothing is drawn
+    with simulator.order(7):
+        assert trace(version, *shape) == one
+
+
+def test_lines_are_the_sources(version):
+    one = trace(version, 64, 64, 64)
+    for (file, number), line in one.lines.items():
+        text = kernel_path(file).read_text().splitlines()[number - 1]
+        assert (
+            not line.fmas
+            or "fmaf" in text
+            or "fmaf"
+            in "".join(kernel_path(file).read_text().splitlines()[number - 3 : number + 2])
+        )
+        assert not line.barriers or "sync" in text
+        assert not line.copies or "copy_async" in text
+
+
+def test_a_version_of_another_folder_is_traced(tmp_path):
+    """As the history is: an old commit's kernels, by this program."""
+    for file in kernels_folder().iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    v1 = LADDER["v1"]
+    old = replace(v1, source=str(tmp_path / v1.source))
+    assert trace(old, 64, 64, 64).figures() == trace(v1, 64, 64, 64).figures()
+
+
+def test_the_command(capsys):
+    assert main(["trace", "--shape", "128x64x32"]) == 0
+    table = capsys.readouterr().out
+    assert "128×64×32" in table
+    assert all(f"\n {name} " in table for name in LADDER)
+    assert main(["trace", "--version", "v1", "--shape", "64x64x64"]) == 0
+    assert "v1_coalesced.cu:" in capsys.readouterr().out
+
+    assert main(["trace", "--version", "v0", "--source", str(kernel_path("template.cu")), "--shape",
+                 "64x64x64", "--shape", "32x32x32", "--json"]) == 0  # fmt: skip
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "sgemm/trace/1"
+    assert [row["version"] for row in document["rows"]] == ["v0", "v0", *["template.cu"] * 2]
+    assert document["rows"][0]["sectors_per_global_load"] == 16.5
+    lines = document["rows"][0]["lines"]
+    assert {line["file"] for line in lines} == {"v0_naive.cu"}
+    assert sum(line["fmas"] for line in lines) == 64**3
+
+
+def test_too_large_a_product_is_refused(capsys):
+    assert main(["trace", "--version", "v0", "--shape", "8192x8192x8192"]) == 2
+    assert "SGEMM_SIMULATOR_LIMIT" in capsys.readouterr().err
