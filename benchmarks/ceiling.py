@@ -61,7 +61,8 @@ def rows(gpu: Any, problem: Problem) -> list[dict[str, Any]]:
     """
     from sgemm import LADDER
     from sgemm.ceiling import ceiling
-    from sgemm.inspection import inspect, runs_on
+    from sgemm.compiler import runs_on
+    from sgemm.inspection import inspect
 
     machine = gpu.name.lower().replace(" ", "-")
     measured = measured_shares(machine, problem.name)

@@ -61,7 +61,7 @@ class TileCopies {
     }
 
   public:
-    // a and b are the first tiles' corners; rows of A and cols of B exist from there.
+    // a_corner and b_corner begin the first tiles; rows of A and cols of B exist from there.
     __device__ inline TileCopies(int thread, const float* a_corner, long long lda,
                                  const float* b_corner, long long ldb_, int rows, int cols)
         : ldb(ldb_), a_row(thread / LANES_K), a_k(thread % LANES_K),

@@ -24,6 +24,11 @@
 #define DEVICE_ASSERT(condition) ((void)0)
 #endif
 
+// An address in shared memory as PTX names it.
+__device__ inline unsigned shared_address(const void* shared) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
 #if __CUDA_ARCH__ >= 800
 
 // Starts copying `valid` of WIDTH floats from global to shared memory and fills the rest with
@@ -32,7 +37,7 @@
 template <int WIDTH>
 __device__ inline void copy_async(float* shared, const float* global, int valid) {
     static_assert(WIDTH == 1 || WIDTH == 4, "cp.async here copies one float or a float4");
-    const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned target = shared_address(shared);
     const int bytes = valid * static_cast<int>(sizeof(float));
     if constexpr (WIDTH == 4) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global),
@@ -82,22 +87,19 @@ using mbarrier_t = unsigned long long;
 
 // One thread does this, and the block's barrier must follow before anybody uses it.
 __device__ inline void mbarrier_init(mbarrier_t* barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(
-                     static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
-                 "r"(arrivals)
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                  : "memory");
 }
 
 __device__ inline void mbarrier_arrive(mbarrier_t* barrier) {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
-                     static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
+                     shared_address(barrier))
                  : "memory");
 }
 
 // Arrives once the copies that this thread has started with copy_async() have landed.
 __device__ inline void copy_async_arrive(mbarrier_t* barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(
-                     static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
                  : "memory");
 }
 
@@ -108,7 +110,7 @@ __device__ inline void mbarrier_wait(mbarrier_t* barrier, unsigned parity) {
         asm volatile("{ .reg .pred ended; mbarrier.try_wait.parity.shared.b64 ended, [%1], %2;"
                      " selp.u32 %0, 1, 0, ended; }"
                      : "=r"(ended)
-                     : "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(parity)
+                     : "r"(shared_address(barrier)), "r"(parity)
                      : "memory");
     } while (!ended);
 }

@@ -68,10 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.set_defaults(run=_check)
     repeatable: dict[str, Any] = {"action": "append", "default": []}
-    check.add_argument("--version", metavar="NAME", help="a version of the ladder", **repeatable)
-    check.add_argument(
-        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **repeatable
-    )
+    _add_kernels(check, repeatable)
     check.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **repeatable)
     check.add_argument(
         "--seed", type=_seed, default=0, help="of the operands and the simulator's thread order"
@@ -86,10 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "inspect", help="what the compiler made of kernels: registers, occupancy, instructions"
     )
     inspect.set_defaults(run=_inspect)
-    inspect.add_argument("--version", metavar="NAME", help="a version of the ladder", **repeatable)
-    inspect.add_argument(
-        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **repeatable
-    )
+    _add_kernels(inspect, repeatable)
     inspect.add_argument("--arch", metavar="ARCH", help="such as sm_90", **repeatable)
     inspect.add_argument("--loop", action="store_true", help="show the main loop, annotated")
 
@@ -97,10 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "trace", help="what kernels ask of memory, counted in the simulator"
     )
     trace.set_defaults(run=_trace)
-    trace.add_argument("--version", metavar="NAME", help="a version of the ladder", **repeatable)
-    trace.add_argument(
-        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **repeatable
-    )
+    _add_kernels(trace, repeatable)
     trace.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **repeatable)
 
     examine = commands.add_parser("doctor", help="examine this machine, and say how to repair it")
@@ -109,6 +100,14 @@ def _parser() -> argparse.ArgumentParser:
     for command in (versions, check, inspect, trace, examine):
         command.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
+
+
+def _add_kernels(command: argparse.ArgumentParser, repeatable: dict[str, Any]) -> None:
+    """The options by which a command is told its kernels."""
+    command.add_argument("--version", metavar="NAME", help="a version of the ladder", **repeatable)
+    command.add_argument(
+        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **repeatable
+    )
 
 
 def _seed(text: str) -> int:
@@ -159,9 +158,7 @@ def _versions(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     from .check import CASES, FIGURES, Checker, parse_shape  # NumPy, which doctor does without
 
-    versions = [resolve(name) for name in options.version]
-    versions += _own_kernels(options.source)
-    versions = versions or list(LADDER.values())
+    versions = _kernels(options)
     cases = [parse_shape(shape) for shape in options.shape] or CASES
     checker = Checker(options.seed, options.sanitize)
     if checker.where != "gpu" and _gpu_is_required():
@@ -205,18 +202,16 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from . import inspection, inspection_report
+    from . import compiler, inspection, inspection_report
     from .occupancy import GENERATIONS
 
-    versions = [resolve(name) for name in options.version]
-    versions += _own_kernels(options.source)
-    versions = versions or list(LADDER.values())
+    versions = _kernels(options)
     architectures = options.arch or GENERATIONS
     jobs = [
         (version, arch)
         for version in versions
         for arch in architectures
-        if options.arch or inspection.runs_on(version, arch)
+        if options.arch or compiler.runs_on(version, arch)
     ]
     with report.progress() as progress, ThreadPoolExecutor(os.cpu_count()) as pool:
         inspected = pool.map(lambda job: inspection.inspect(*job), jobs)
@@ -241,9 +236,7 @@ def _trace(options: argparse.Namespace) -> int:
     from . import trace
     from .check import parse_shape
 
-    versions = [resolve(name) for name in options.version]
-    versions += _own_kernels(options.source)
-    versions = versions or list(LADDER.values())
+    versions = _kernels(options)
     cases = [parse_shape(shape) for shape in options.shape or [TRACED_SHAPE]]
     jobs = [(version, case.m, case.n, case.k) for version in versions for case in cases]
     with report.progress() as progress:
@@ -257,6 +250,12 @@ def _trace(options: argparse.Namespace) -> int:
         trace.print_lines(*traces)
     report.print_notes(trace.FIGURES)
     return HELD
+
+
+def _kernels(options: argparse.Namespace) -> list[Version]:
+    """The kernels that a command was told, or the whole ladder."""
+    told = [resolve(name) for name in options.version] + _own_kernels(options.source)
+    return told or list(LADDER.values())
 
 
 def _own_kernels(paths: Sequence[str]) -> list[Version]:

@@ -45,13 +45,24 @@ def compile(
     """
     version = resolve(version)
     _check(arch)
+    require_runs_on(version, arch)
+    return compile_kernel(version.source, version.defines(vector), arch, debug=debug)
+
+
+def runs_on(version: Version, arch: str) -> bool:
+    """Whether GPUs of an architecture can run a version; of words that are none, the compiler
+    decides."""
     capability = capability_of(arch)
-    if capability and capability < version.min_compute_capability:
+    return capability is None or capability >= version.min_compute_capability
+
+
+def require_runs_on(version: Version, arch: str) -> None:
+    """Raises ArgumentError where GPUs of an architecture cannot run a version."""
+    if not runs_on(version, arch):
         raise ArgumentError(
             f"arch: {version.name} needs compute capability "
             f"{dotted(version.min_compute_capability)} or later, not {arch!r}"
         )
-    return compile_kernel(version.source, version.defines(vector), arch, debug=debug)
 
 
 def compile_kernel(

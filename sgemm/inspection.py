@@ -15,10 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import cache, compiler, sass
-from .errors import ArgumentError, CompileError, MissingError
+from .errors import CompileError, MissingError
 from .ladder import Version
 from .occupancy import Occupancy, multiprocessor, occupancy
-from .releases import capability_of
 from .sass import Counts, Instruction
 from .versions import resolve
 
@@ -49,25 +48,14 @@ class Inspection:
     load_distances: tuple[int, float] | None
 
 
-def runs_on(version: Version, arch: str) -> bool:
-    """Whether GPUs of an architecture can run a version; of words that are none, the compiler
-    decides."""
-    capability = capability_of(arch)
-    return capability is None or capability >= version.min_compute_capability
-
-
 def inspect(version: str | Version, arch: str) -> Inspection:
     """Compile a version for ``arch`` and examine it; kept on disk.
 
-    Raises ArgumentError where such a GPU cannot run it, what ``compiler.compile`` raises,
-    MissingError where there is no nvdisasm, and CompileError where it cannot read the machine code.
+    Raises what ``compiler.compile`` raises, MissingError where there is no nvdisasm, and
+    CompileError where it cannot read the machine code.
     """
     version = resolve(version)
-    if not runs_on(version, arch):
-        oldest = "{}.{}".format(*version.min_compute_capability)
-        raise ArgumentError(
-            f"arch: {version.name} needs compute capability {oldest} or later, not {arch!r}"
-        )
+    compiler.require_runs_on(version, arch)  # before what NVRTC says of the architecture
     compiled = compiler.compile(version, arch)
     tool = _disassembler()
     status = Path(tool).stat()

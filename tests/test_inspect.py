@@ -15,7 +15,8 @@ import sgemm
 from benchmarks import machine_code, resources
 from sgemm import LADDER, compiler, inspection, ptxas, sass
 from sgemm.__main__ import main
-from sgemm.inspection import CLAIMS, inspect, refuted, runs_on
+from sgemm.compiler import runs_on
+from sgemm.inspection import CLAIMS, inspect, refuted
 from sgemm.kernel_files import kernel_path, kernels_folder
 from sgemm.occupancy import GENERATIONS, MULTIPROCESSORS, multiprocessor, occupancy
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import ArgumentError, KernelError, MissingError
 from ..kernel_files import kernels_folder
+from ..matrix import Matrix
 from . import c_structures as c
 from .build import HEADER, build
 from .counts import Counts, read_counts
@@ -38,16 +39,10 @@ _LETTERS = {
 
 
 @dataclass(frozen=True)
-class Operand:
-    """A matrix that a launch uses: float (i, j) lies at ``address + 4 * (i * row_stride + j *
-    col_stride)``. ``initialised`` says whether it may be read before it is written."""
+class Operand(Matrix):
+    """A matrix that a launch uses; ``initialised`` says whether it may be read before it is
+    written."""
 
-    name: str
-    address: int
-    rows: int
-    cols: int
-    row_stride: int
-    col_stride: int
     initialised: bool = True
 
 
