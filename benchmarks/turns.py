@@ -305,9 +305,12 @@ class _Answers:
     def __init__(
         self, stream: CudaStream, monitor: gpu.Monitor, cublas: Cublas, spin: Spin | None
     ) -> None:
+        import cupy
+
         self._stream = stream
         self._monitor = monitor
         self._spin = spin
+        self._free_memory = cupy.get_default_memory_pool().free_all_blocks
         self._values = random_values(max(map(Operands.floats, PROBLEMS.values())))
         self._sampler: TurnsSampler | None = None
 
@@ -317,7 +320,8 @@ class _Answers:
 
     def prepare(self, version: str, problem: str, processes: int) -> child.Record:
         self._monitor.require_alone(own_processes=processes)
-        self._sampler = None  # frees its matrices
+        self._sampler = None
+        self._free_memory()  # of its matrices, which those of other sizes cannot use
         if self._spin is not None:
             self._spin.set_cycles(0)
         operands = Operands(parse(problem), LADDER[version].b_layout, self._values, PLACES)
