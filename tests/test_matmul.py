@@ -1,7 +1,9 @@
 """What every version must compute, in the simulator and on a GPU alike."""
 
+import ctypes
 import logging
 import mmap
+import subprocess
 import threading
 from dataclasses import replace
 from itertools import product as every
@@ -19,6 +21,19 @@ from sgemm import LADDER, residual
 from sgemm.multiply import ALIGNED_COPY_MIN_K
 
 case = pytest.mark.case
+
+
+def assert_same_bits(found, expected):
+    """Bit for bit the same floats, zeros' signs too; NaN for NaN, whose bits no standard settles:
+    a GPU makes one NaN of all, a CPU hands the operand's on. The first differences are named."""
+    bits, others = found.view(np.uint32), expected.view(np.uint32)
+    differs = (bits != others) & ~(np.isnan(found) & np.isnan(expected))
+    examples = [
+        f"[{', '.join(map(str, index))}] is {bits[*index]:#010x} ({found[*index]}), "
+        f"not {others[*index]:#010x} ({expected[*index]})"
+        for index in np.argwhere(differs)[:5].tolist()
+    ]
+    assert not examples, f"{differs.sum()} of {differs.size} elements differ: {'; '.join(examples)}"
 
 
 def assert_same(found, expected):
@@ -112,7 +127,22 @@ def test_results_do_not_depend_on_the_order_of_threads(version, data):
 def test_simulator_and_gpu_agree_bit_for_bit(version, data):
     problem = data.draw(problems(version))
     on_gpu, simulated = (multiply(problem, version, place).c for place in (GPU, SIMULATOR))
-    assert_same(on_gpu.view(np.uint32), simulated.view(np.uint32))
+    assert_same_bits(on_gpu, simulated)
+
+
+def test_bits_that_differ_are_named():
+    """Every difference that IEEE settles, with both bit patterns."""
+    values = np.array([[0.0, 1.0, np.inf, np.nan, 1e-45]], np.float32)
+    another_nan = values.copy()
+    another_nan.view(np.uint32)[0, 3] = 0xFFFFFFFF
+    assert_same_bits(another_nan, values)
+    for column, other in enumerate([-0.0, np.nextafter(np.float32(1), 2), np.nan, 1.0, 0.0]):
+        changed = values.copy()
+        changed[0, column] = other
+        found, expected = (f"{x.view(np.uint32)[0, column]:#010x}" for x in (changed, values))
+        named = rf"1 of 5 .*: \[0, {column}\] is {found} .*, not {expected} "
+        with pytest.raises(AssertionError, match=named):
+            assert_same_bits(changed, values)
 
 
 @case("1.6", "1.10")
@@ -608,6 +638,47 @@ def test_four_threads_at_once(version):
     for thread in threads:
         thread.join()
     assert not failures, failures[0]
+
+
+FLUSH_SUBNORMALS = r"""
+#ifdef __x86_64__
+#include <xmmintrin.h>
+extern "C" void flush_subnormals() { _mm_setcsr(_mm_getcsr() | 0x8040); } // FTZ and DAZ
+#else
+extern "C" void flush_subnormals() {
+    unsigned long long mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    asm volatile("msr fpcr, %0" ::"r"(mode | 1 << 24));
+}
+#endif
+"""
+
+
+def test_subnormals_are_kept_in_a_thread_that_flushes_them(version, tmp_path):
+    """As code that was compiled with -ffast-math makes the thread do that loads it; and as the
+    thread wants it, it stays."""
+    library = tmp_path / "flush.so"
+    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    subprocess.run(command, input=FLUSH_SUBNORMALS, text=True, check=True)
+    bits = np.arange(1, 36, dtype=np.uint32).reshape(5, 7)
+    outs = [np.full((5, 7), 2, np.uint32) for _ in range(2)]
+    flushed = []
+
+    def work():
+        tiny, identity = bits.view(np.float32), np.eye(7, dtype=np.float32)
+        ctypes.CDLL(str(library)).flush_subnormals()
+        flushed.append((tiny * np.float32(1)).any())
+        for alpha, out in zip((1, 0), outs, strict=True):
+            scaled = out.view(np.float32)
+            sgemm.matmul(tiny, identity, out=scaled, alpha=alpha, beta=0.5, version=version)
+        flushed.append((tiny * np.float32(1)).any())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert flushed == [False, False]
+    assert (outs[0] == bits + 1).all()
+    assert (outs[1] == 1).all()
 
 
 @case("1.15", "1.17")
