@@ -10,14 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_THROTTLE_REASONS = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
-}
+from .checkout import load
+
+_throttling = load("throttling")
 
 
 class NoGpuError(RuntimeError):
@@ -111,9 +106,7 @@ class Monitor:
             memory_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
             watts=None if milliwatts is None else milliwatts / 1000,
             celsius=self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
-            throttled=None
-            if reasons is None
-            else tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
+            throttled=None if reasons is None else _throttling.reasons(reasons),
         )
 
     def describe(self) -> dict[str, Any]:

@@ -12,19 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cache, causes, compiler
+from . import cache, causes, compiler, throttling
 from .releases import Capability, Release
 
-_IDLE = 0x1
-_THROTTLED = {
-    0x2: "clock setting",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
-}
 _CLOCK_SM = 1  # NVML_CLOCK_SM
 _CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38  # either may read the GPU's counters
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # on the PCI bus: vendor, and class of a GPU
@@ -182,8 +172,8 @@ def _board(nvml: ctypes.CDLL, index: int) -> Board:
         persistence=flag("nvmlDeviceGetPersistenceMode"),
         sm_mhz=number("nvmlDeviceGetClockInfo", _CLOCK_SM),
         max_sm_mhz=number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM),
-        idle=bool(reasons & _IDLE),
-        throttled=tuple(text for bit, text in _THROTTLED.items() if reasons & bit),
+        idle=bool(reasons & throttling.IDLE),
+        throttled=throttling.reasons(reasons),
         processes=_processes(nvml, device),
     )
 
