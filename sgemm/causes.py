@@ -121,6 +121,7 @@ CUPY_TWICE = Cause(
     "of the other",
     "pip uninstall -y {names}; {install}",
 )
+CUPY_FOR_ROCM = Cause("{wheel}", "it is for AMD's GPUs", "pip uninstall -y {name}; {install}")
 CUPY_NEWER_THAN_DRIVER = Cause(
     "{wheel} with a driver for CUDA up to {driver}",
     "the wheel needs a driver for CUDA {major}, {minimum} or later: every call would fail with "
@@ -232,6 +233,14 @@ CPP_COMPILER_WRONG = Cause(
     "CXX={command} is no C++ compiler that runs here",
     "the simulator compiles the kernels with it, for NumPy arrays",
     "unset CXX, or correct it",
+)
+BINUTILS_MISSING = Cause(
+    "{tool} does not run here ({detail})",
+    "the simulator's checks and counts name the lines of a kernel with it",
+    "sudo apt install binutils (or dnf install binutils)",
+)
+NVDISASM_MISSING = Cause(
+    "there is no nvdisasm", "machine code is read with it", "pip install nvidia-cuda-nvdisasm"
 )
 CACHE_FOLDER_UNUSABLE = Cause(
     "{folder} {objection}",

@@ -61,6 +61,7 @@ def examine(probes: Probes | None = None) -> list[Finding]:
     host = _attempt(probes.host)
     boards = _attempt(probes.boards)
     wheels = _attempt(probes.cupy_wheels)
+    cpp_compiler, binutils = _attempt(probes.cpp_compiler), _attempt(probes.binutils)
     gpus, compiler = _gpus(driver, nvrtc, host, boards), _nvrtc(nvrtc, driver)
     return [
         _python(probes.python),
@@ -73,7 +74,9 @@ def examine(probes: Probes | None = None) -> list[Finding]:
         _cupy(wheels, driver),
         *_headers(_attempt(probes.headers), wheels),
         *_toolkit(_attempt(probes.toolkit), nvrtc),
-        _cpp_compiler(_attempt(probes.cpp_compiler), driver),
+        _for_the_simulator("C++ compiler", cpp_compiler, causes.CPP_COMPILER_MISSING, driver),
+        _for_the_simulator("binutils", binutils, causes.BINUTILS_MISSING, driver),
+        _nvdisasm(_attempt(probes.nvdisasm)),
         _cache_folder(_attempt(probes.cache_folder)),
         _nvcc(_attempt(probes.nvcc)),
     ]
@@ -322,6 +325,9 @@ def _cupy(wheels: dict[str, str] | Exception, driver: Driver | Exception | None)
         facts = {"wheels": seen, "names": names, "install": _install(driver)}
         return _finding("CuPy", "problem", causes.CUPY_TWICE.of(**facts))
     (name,) = wheels
+    if name.startswith("cupy-rocm"):
+        facts = {"wheel": seen, "name": name, "install": _install(driver)}
+        return _finding("CuPy", "problem", causes.CUPY_FOR_ROCM.of(**facts))
     major = int(name.removeprefix("cupy-cuda").rstrip("x")) if "-cuda" in name else 0
     if isinstance(driver, Driver) and major > driver.cuda[0]:
         facts = {
@@ -368,13 +374,22 @@ def _toolkit(named: tuple[str, str] | Exception | None, nvrtc: Nvrtc | Exception
     return [Finding(variable, "ok", f"{path}, CUDA {dotted(release)}")]
 
 
-def _cpp_compiler(found: str | Exception, driver: Driver | Exception | None) -> Finding:
-    name = "C++ compiler"
-    if not isinstance(found, Exception):
+def _for_the_simulator(
+    name: str, found: str | Exception, missing: Cause, driver: Driver | Exception | None
+) -> Finding:
+    """What a machine with a GPU may do without."""
+    if isinstance(found, str):
         return Finding(name, "ok", found)
-    general = causes.CPP_COMPILER_MISSING
-    cause = _cause(found, general.why, general.repair)
+    cause = _cause(found, missing.why, missing.repair)
     return _finding(name, "absent" if _gpus_of(driver) else "problem", cause)
+
+
+def _nvdisasm(found: str | Exception | None) -> Finding:
+    if isinstance(found, str):
+        return Finding("nvdisasm", "ok", found)
+    missing = causes.NVDISASM_MISSING
+    cause = missing if found is None else _cause(found, missing.why, missing.repair)
+    return _finding("nvdisasm", "absent", cause)
 
 
 def _cache_folder(folder: Path | Exception) -> Finding:

@@ -14,7 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from . import cache, compiler, sass
+from . import cache, causes, compiler, sass
 from .errors import CompileError, MissingError
 from .ladder import Version
 from .occupancy import Occupancy, multiprocessor, occupancy
@@ -131,9 +131,7 @@ def _reader() -> str:
 def _disassembler() -> str:
     tool = sass.find_disassembler()
     if tool is None:
-        raise MissingError(
-            'no nvdisasm to read machine code with; pip install "sgemm[static]" brings it'
-        )
+        raise MissingError(causes.NVDISASM_MISSING)
     return tool
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cache, causes, compiler, throttling
+from . import cache, causes, compiler, sass, throttling
 from .releases import Capability, Release
 
 _CLOCK_SM = 1  # NVML_CLOCK_SM
@@ -291,6 +291,13 @@ def find_cpp_compiler() -> str:
     return simulator.find_compiler()
 
 
+def find_binutils() -> str:
+    """The tools that read the simulator's libraries; MissingError where one does not run."""
+    from . import simulator
+
+    return ", ".join(simulator.find_tools())
+
+
 def find_nvcc() -> tuple[str, str] | None:
     """Path and release of the nvcc on PATH."""
     path = shutil.which("nvcc")
@@ -315,5 +322,7 @@ class Probes:
     headers: Callable[[], str | None] = find_headers
     toolkit: Callable[[], tuple[str, str] | None] = causes.named_toolkit
     cpp_compiler: Callable[[], str] = find_cpp_compiler
+    binutils: Callable[[], str] = find_binutils
+    nvdisasm: Callable[[], str | None] = sass.find_disassembler
     cache_folder: Callable[[], Path] = cache.folder
     nvcc: Callable[[], tuple[str, str] | None] = find_nvcc

@@ -5,6 +5,7 @@ Names with "case" are numbers in the project's list of what users of other proje
 
 import json
 import re
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import fake_driver
 import pytest
 from cases import CASES
 
-from sgemm import MissingError, causes, compiler, doctor, probes
+from sgemm import MissingError, causes, compiler, doctor, inspection, probes, sass
 from sgemm.__main__ import main
 from sgemm.probes import Board, Driver, Gpu, Host, Probes
+from sgemm.simulator import symbols
 
 H200 = Gpu("NVIDIA H200", (9, 0), "0000:19:00.0")
 ON_580 = Driver("580.95.05", (13, 0), (H200,))
@@ -34,6 +36,8 @@ GPU_MACHINE = Probes(
     headers=lambda: "/venv/nvidia/cu13/include",
     toolkit=lambda: None,
     cpp_compiler=lambda: "/usr/bin/g++: g++ 12.2.0",
+    binutils=lambda: "GNU nm 2.40, GNU addr2line 2.40",
+    nvdisasm=lambda: "/venv/nvidia/cu13/bin/nvdisasm",
     cache_folder=lambda: Path("/home/user/.cache/sgemm"),
     nvcc=lambda: ("/usr/local/cuda/bin/nvcc", "12.4"),
 )
@@ -133,6 +137,15 @@ PROBLEMS = {
         "C++ compiler",
         "no C++ compiler",
         "apt install g++",
+    ),
+    "no binutils": (
+        machine(
+            LAPTOP,
+            binutils=MissingError(causes.BINUTILS_MISSING.of(tool="nm", detail="not found")),
+        ),
+        "binutils",
+        "nm does not run here (not found)",
+        "apt install binutils",
     ),
     "case 3.12: cache folder read-only": (
         machine(
@@ -235,6 +248,12 @@ PROBLEMS = {
         "CuPy",
         "cupy-cuda13x 14.2.0 with a driver for CUDA up to 12.4",
         "nvidia-cuda-runtime-cu12, or update the driver to 580.65.06 or later",
+    ),
+    "CuPy wheel for AMD's GPUs": (
+        machine(cupy_wheels={"cupy-rocm-7-0": "14.0.0"}),
+        "CuPy",
+        "cupy-rocm-7-0 14.0.0",
+        "pip uninstall -y cupy-rocm-7-0; pip install cupy-cuda13x",
     ),
     "two CuPy wheels": (
         machine(cupy_wheels={"cupy-cuda12x": "13.6.0", "cupy-cuda13x": "14.2.0"}),
@@ -469,6 +488,9 @@ def test_a_problem_of_another_gpu_is_not_this_ones():
     [
         (machine(LAPTOP, nvrtc=NO_NVRTC), "NVRTC"),
         (machine(cpp_compiler=MissingError(causes.CPP_COMPILER_MISSING)), "C++ compiler"),
+        (machine(binutils=MissingError(causes.BINUTILS_MISSING)), "binutils"),
+        (machine(nvdisasm=None), "nvdisasm"),
+        (machine(nvdisasm=OSError("damaged metadata")), "nvdisasm"),
         (machine(nvcc=None), "nvcc"),
         (machine(nvcc=OSError("not executable")), "nvcc"),
         (machine(LAPTOP, driver=NO_GPU_FOUND, host=MACHINE), "GPU"),
@@ -485,6 +507,23 @@ def test_a_compiler_that_was_chosen_wrongly_is_not_installed(monkeypatch):
     assert found.verdict == "problem"
     assert "CXX=no-such-compiler" in found.seen
     assert found.repair == "unset CXX, or correct it"
+
+
+@pytest.mark.parametrize(
+    ("tool", "use"),
+    [("nm", symbols.shared_arrays), ("addr2line", lambda library: symbols.places(library, [1]))],
+)
+def test_a_missing_tool_of_the_simulator_is_told_by_both_in_the_same_words(
+    monkeypatch, tmp_path, tool, use
+):
+    for other in {"nm", "addr2line"} - {tool}:
+        (tmp_path / other).symlink_to(shutil.which(other))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = finding(replace(LAPTOP, binutils=probes.find_binutils), "binutils")
+    assert found.seen.startswith(f"{tool} does not run here (")
+    with pytest.raises(MissingError) as raised:
+        use(tmp_path)
+    assert str(raised.value) == f"{found.seen}: {found.why}; repair: {found.repair}"
 
 
 @pytest.mark.parametrize(
@@ -687,6 +726,15 @@ def test_a_driver_alone(monkeypatch, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if "repair: " in line]
     assert len(lines) == 2
     assert all("pip install cupy-cuda13x cuda-bindings nvidia-cuda-nvrtc" in line for line in lines)
+
+
+def test_a_missing_disassembler_is_told_by_both_in_the_same_words(monkeypatch):
+    monkeypatch.setattr(sass, "find_disassembler", lambda: None)
+    found = finding(replace(LAPTOP, nvdisasm=sass.find_disassembler), "nvdisasm")
+    assert found.repair == "pip install nvidia-cuda-nvdisasm"
+    with pytest.raises(MissingError) as raised:
+        inspection._disassembler.__wrapped__()
+    assert str(raised.value) == f"{found.seen}: {found.why}; repair: {found.repair}"
 
 
 @pytest.mark.case("3.7")

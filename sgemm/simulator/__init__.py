@@ -9,6 +9,7 @@ from .build import find_compiler
 from .counts import Counts
 from .findings import Finding
 from .launches import Operand, checked, counted, is_instrumented, launch, order
+from .symbols import find_tools
 
 __all__ = [
     "Counts",
@@ -17,6 +18,7 @@ __all__ = [
     "checked",
     "counted",
     "find_compiler",
+    "find_tools",
     "is_instrumented",
     "launch",
     "order",

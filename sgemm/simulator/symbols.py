@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import causes
 from ..errors import MissingError
 from .build import HEADER
 from .c_structures import CSharedArray
+
+TOOLS = ("nm", "addr2line")
 
 _GAP = "simulator_gap_"
 _OWN = "simulator::"
@@ -29,6 +32,11 @@ class Place:
         if self.callers:
             text += " (" + ", ".join(f"from {file}:{line}" for file, line in self.callers) + ")"
         return text
+
+
+def find_tools() -> list[str]:
+    """The versions of the tools; MissingError where one does not run."""
+    return [_run(tool, "--version").splitlines()[0] for tool in TOOLS]
 
 
 def shared_arrays(library: Path) -> "ctypes.Array[CSharedArray]":
@@ -77,7 +85,4 @@ def _run(tool: str, *arguments: str) -> str:
             [tool, *arguments], check=True, capture_output=True, encoding="utf-8", errors="replace"
         ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise MissingError(
-            f"the simulator's checks need {tool}, and it does not run here ({error}); install "
-            "binutils"
-        ) from error
+        raise MissingError(causes.BINUTILS_MISSING.of(tool=tool, detail=error)) from error
