@@ -230,18 +230,31 @@ def _scalar(name: str, value: Any) -> np.float32:
         from .gpu import read_scalar
 
         value = read_scalar(name, value)
-    kind = str(getattr(value, "dtype", type(value).__name__))
-    no_number = str | bytes | bytearray | np.ma.MaskedArray  # though float() takes them
-    if isinstance(value, no_number) or "complex" in kind or getattr(value, "ndim", 0) != 0:
-        raise ArgumentTypeError(f"{name}: expected a real number, found {kind} {value!r}")
     try:
-        number = float(value)
-    except OverflowError:  # an int beyond float64
-        number = np.inf if value > 0 else -np.inf
-    except Exception as error:  # TypeError and ValueError; other libraries' scalars have their own
+        number = _real_number(value)
+    except Exception as error:  # other libraries' scalars have errors of their own
+        kind = type(value).__name__
+        if isinstance(value, np.ndarray):
+            kind += f" of {value.dtype} and shape {value.shape}"
         raise ArgumentTypeError(f"{name}: expected a real number, found {kind}") from error
     with np.errstate(over="ignore"):
         return np.float32(number)
+
+
+def _real_number(value: Any) -> float:
+    if isinstance(value, str | bytes | bytearray | np.ma.MaskedArray):  # float() takes them
+        raise TypeError
+    if getattr(value, "ndim", 0) != 0 or "complex" in str(getattr(value, "dtype", "")):
+        raise TypeError
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.kind == "O":
+            return _real_number(value.item())
+        if value.dtype.kind not in "biuf":
+            raise TypeError
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond float64
+        return np.inf if value > 0 else -np.inf
 
 
 def _check_array(name: str, given: Any, array: Any) -> tuple[int, int]:

@@ -172,16 +172,38 @@ def test_beta_without_out(rejects):
     rejects(ValueError, "beta", "out", beta=float("nan"))
 
 
+class TooLargeToConvert:
+    """Raises what an int beyond float64 does, and compares with nothing."""
+
+    def __float__(self):
+        raise OverflowError
+
+
+class WithoutDtype:
+    @property
+    def dtype(self):
+        raise RuntimeError("closed")
+
+    def __float__(self):
+        return 1.0
+
+
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 @pytest.mark.parametrize(
     "wrong",
     [
         *(1j, "1", b"1", bytearray(b"1"), None, [1.0], object()),
-        *(np.ones(1), np.ones((2, 2)), np.complex64(1), np.ma.masked),
+        *(np.ones(1), np.ones((200, 200)), np.complex64(1), np.ma.masked, np.timedelta64(1, "ns")),
+        *(np.array("1"), np.array(b"1"), np.array("1", dtype=object), np.array(1j, dtype=object)),
+        *(TooLargeToConvert(), WithoutDtype(), Decimal("sNaN")),
     ],
 )
 def test_alpha_and_beta_that_are_no_numbers(place, rejects, name, wrong):
-    rejects(TypeError, name, out=place.xp.ones((4, 5), np.float32), **{name: wrong})
+    """Said on one line, whatever they look like."""
+    out = place.xp.ones((4, 5), np.float32)
+    rejects(TypeError, name, "expected a real number", out=out, **{name: wrong})
+    with pytest.raises(TypeError, match=r"^[^\n]{,90}$"):
+        sgemm.matmul(out, out.T, **{name: wrong})
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
