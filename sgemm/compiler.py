@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cache, causes, ptxas
-from .errors import ArgumentError, ArgumentTypeError, CompileError, MissingError
+from .errors import ArgumentError, ArgumentTypeError, CompileError, MissingError, first_line
 from .kernel_files import sources
 from .ladder import LADDER, Version
 from .releases import capability_of, dotted
@@ -137,7 +137,7 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except Exception as error:  # the library's loader raises kinds of its own
-        detail = (str(error) or type(error).__name__).splitlines()[0]
+        detail = first_line(error)
         named = causes.named_toolkit()
         if named and causes.toolkit_release(named[1]) is None:
             detail += f"; {'='.join(named)} holds no CUDA toolkit"

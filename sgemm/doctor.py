@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from . import causes, report
 from .causes import Cause
+from .errors import first_line
 from .ladder import LADDER
 from .probes import Board, Driver, Gpu, Host, Probes
 from .releases import FIRST_RELEASE, MINIMUM_DRIVER, dotted, parse
@@ -102,14 +103,10 @@ def _attempt(probe: Callable[[], T]) -> T | Exception:
         return error
 
 
-def _text(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
 def _cause(error: Exception, why: str, repair: str) -> Cause:
     """The cause that an error of the package carries; that of another error is its text."""
     carried = error.args[0] if error.args else None
-    return carried if isinstance(carried, Cause) else Cause(_text(error), why, repair)
+    return carried if isinstance(carried, Cause) else Cause(first_line(error), why, repair)
 
 
 def _finding(name: str, verdict: Literal["warning", "problem", "absent"], cause: Cause) -> Finding:
@@ -143,7 +140,9 @@ def _driver(driver: Driver | Exception | None) -> Finding:
     if driver is None:
         return Finding(name, "absent", "no libcuda.so.1")
     if isinstance(driver, Exception):
-        return Finding(name, "problem", _text(driver), "it could not be examined", "nvidia-smi")
+        return Finding(
+            name, "problem", first_line(driver), "it could not be examined", "nvidia-smi"
+        )
     seen = f"{driver.release}, supports CUDA up to {dotted(driver.cuda)}"
     if driver.status == causes.NO_DEVICE:  # which is not the driver's fault: see the GPU
         return Finding(name, "ok", f"{seen}; finds no GPU")
@@ -254,7 +253,9 @@ def _state(
             ]
             findings += disturbing or [Finding(f"state of {gpu}", "ok", _clock(board))]
     if isinstance(boards, Exception):
-        findings.append(Finding("state of the GPUs", "absent", _text(boards), "it cannot be told"))
+        findings.append(
+            Finding("state of the GPUs", "absent", first_line(boards), "it cannot be told")
+        )
     if visible and isinstance(host, Host) and host.counters is not None:
         name = "GPU counters"
         denied = _finding(name, "warning", causes.COUNTERS_DENIED)
@@ -313,7 +314,9 @@ def _nvrtc(nvrtc: Nvrtc | Exception, driver: Driver | Exception | None) -> Findi
 
 def _cupy(wheels: dict[str, str] | Exception, driver: Driver | Exception | None) -> Finding:
     if isinstance(wheels, Exception):
-        return Finding("CuPy", "problem", _text(wheels), "it could not be examined", "pip check")
+        return Finding(
+            "CuPy", "problem", first_line(wheels), "it could not be examined", "pip check"
+        )
     if not wheels:
         if not _gpus_of(driver):
             return Finding("CuPy", "absent", "not installed", "needed only with a GPU")
@@ -404,7 +407,7 @@ def _nvcc(found: tuple[str, str] | Exception | None) -> Finding:
     if isinstance(found, tuple):
         path, release = found
         return Finding("nvcc", "ok", f"{release} at {path}", "not used here")
-    seen = "not on PATH" if found is None else _text(found)
+    seen = "not on PATH" if found is None else first_line(found)
     return Finding("nvcc", "absent", seen, "not needed here")
 
 

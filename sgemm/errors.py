@@ -3,6 +3,11 @@ user expects; its message names the argument, what was found and what is accepte
 maps the messages to causes and repairs."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, on one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class SgemmError(Exception):
     """Anything that ``sgemm`` reports."""
 

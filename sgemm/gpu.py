@@ -13,6 +13,7 @@ from .compiler import Compiled, compile_kernel, why_not
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
 from .ladder import Version
 from .matrix import FLOAT_BYTES
+from .places import unreadable
 
 LEGACY_STREAM = 0
 LEGACY_STREAM_IN_INTERFACES = 1  # where 0 is not allowed
@@ -168,7 +169,7 @@ def _as_cupy(name: str, x: Any) -> Any:
         lent = _WithoutWaiting(x) if cupy.cuda.get_current_stream().is_capturing() else x
         return cupy.from_dlpack(lent) if hasattr(x, "__dlpack__") else cupy.asarray(lent)
     except Exception as error:  # whatever the other library's export raises
-        raise ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {error}") from error
+        raise unreadable(name, x, error) from error
 
 
 class _WithoutWaiting:
@@ -197,12 +198,18 @@ def _owners_stream(x: Any) -> int | None:
     torch = sys.modules.get("torch")  # whose tensors have no other way to say it
     if torch is not None and isinstance(x, torch.Tensor):
         return int(torch.cuda.current_stream(x.device).cuda_stream)
-    stream = getattr(x, "__cuda_array_interface__", {}).get("stream")
+    stream = _interface(x).get("stream")
     return LEGACY_STREAM if stream == LEGACY_STREAM_IN_INTERFACES else stream
 
 
 def _is_read_only(x: Any) -> bool:
-    return hasattr(x, "__cuda_array_interface__") and x.__cuda_array_interface__["data"][1]
+    _address, read_only = _interface(x).get("data") or (0, False)
+    return bool(read_only)
+
+
+def _interface(x: Any) -> dict[str, Any]:
+    """What ``x`` says of itself, where it does not leave that to DLPack."""
+    return getattr(x, "__cuda_array_interface__", None) or {}
 
 
 def _cupy() -> Any:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .errors import ArgumentTypeError
+from .errors import ArgumentTypeError, first_line
 from .ladder import Version
 
 ACCEPTED = (
@@ -80,11 +80,17 @@ def offers_gpu_memory(name: str, x: Any) -> bool:
             return True
         return hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in DLPACK_CUDA
     except Exception as error:  # torch's, for a tensor that requires gradients or is of float8
-        raise ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {error}") from error
+        raise unreadable(name, x, error) from error
+
+
+def unreadable(name: str, x: Any, error: Exception) -> ArgumentTypeError:
+    """What to raise in place of another library's error about its array ``x``."""
+    said = first_line(error)
+    return ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {said}")
 
 
 def _is_on_gpu(name: str, x: Any) -> bool:
-    if isinstance(x, np.ndarray):
+    if issubclass(type(x), np.ndarray):  # isinstance() would let a proxy of one pass
         return False
     if not offers_gpu_memory(name, x):
         raise ArgumentTypeError(

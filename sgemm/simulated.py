@@ -35,7 +35,9 @@ class Simulated:
                 )
         if "out" in arrays and not arrays["out"].flags.writeable:
             raise ArgumentError("out: is read-only; pass an array that can be written")
-        return cls(arrays), dict(arrays)
+        # What a subclass says of itself need not be what is in memory.
+        plain = {name: np.ndarray.view(array, np.ndarray) for name, array in arrays.items()}
+        return cls(plain), plain
 
     def __init__(self, arrays: Mapping[str, np.ndarray] | None = None) -> None:
         self._arrays = arrays or {}

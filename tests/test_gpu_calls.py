@@ -177,6 +177,22 @@ def test_a_block_that_does_not_fit_an_sm(fake, integers, version):
     assert Function.launches == []
 
 
+@pytest.mark.parametrize(
+    "interface", [None, {}, {"data": None}, {"data": (0, False), "stream": None}]
+)
+def test_an_interface_that_says_little_beside_dlpack(fake, integers, interface):
+    """DLPack, which is preferred, says it all."""
+    a, b, product = integers
+    out = fake.empty((33, 17), np.float32)
+
+    class Lender(LentByDLPack):
+        __cuda_array_interface__ = interface
+
+    lent = Lender(out)
+    assert sgemm.matmul(Lender(a), Lender(b), out=lent) is lent
+    assert np.array_equal(out, product)
+
+
 def test_a_failing_export_is_named(fake, integers):
     a, b, _ = integers
 

@@ -3,6 +3,7 @@
 import re
 from decimal import Decimal
 from fractions import Fraction
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -117,6 +118,38 @@ def test_none_as_an_operand(name):
 def test_masked_arrays(rejects, place, name):
     shape = {"a": (4, 3), "b": (3, 5), "out": (4, 5)}[name]
     rejects(TypeError, name, "mask", **{name: np.ma.ones(shape, dtype=np.float32)})
+
+
+@numpy_only
+def test_proxies_of_arrays(rejects, place):
+    """They pass isinstance(), and have no memory of their own."""
+    for proxy in (Mock(spec=np.ndarray), MagicMock(spec=np.ndarray)):
+        assert isinstance(proxy, np.ndarray)
+        rejects(TypeError, "a", "Mock is not ", a=proxy)
+
+
+class Misleading(np.ndarray):
+    """Says of itself what does not hold of its memory."""
+
+    shape = property(lambda self: (7, 7, 7))
+    strides = property(lambda self: (0, 0))
+    ndim = property(lambda self: 1)
+
+    @property
+    def __array_interface__(self):
+        raise RuntimeError("not to be asked")
+
+
+def test_subclasses_are_taken_for_the_memory_that_they_have():
+    values = np.arange(12, dtype=np.float32)
+    a, b, out = (values.reshape(shape).copy() for shape in ((3, 4), (4, 3), (3, 4)))
+    expected = a @ b
+    lent = out[:, :3].view(Misleading)
+    assert sgemm.matmul(a.view(Misleading), b.view(Misleading), out=lent) is lent
+    assert (out[:, :3] == expected).all()
+    matrix = a.view(np.matrix)
+    assert type(sgemm.matmul(matrix, b)) is np.ndarray
+    assert (sgemm.matmul(matrix, b) == expected).all()
 
 
 @numpy_only
@@ -267,10 +300,12 @@ def test_arrays_that_cannot_be_exported(rejects, error):
     class Tensor:
         @property
         def __cuda_array_interface__(self):
-            raise error("float8")
+            raise error("float8\nin many lines")
 
-    rejects(TypeError, "a", "Tensor", "float8", a=Tensor())
+    rejects(TypeError, "a", "Tensor is not readable: ", "float8", a=Tensor())
     rejects(TypeError, "alpha", "Tensor", "float8", alpha=Tensor())
+    with pytest.raises(TypeError, match=r"^[^\n]+$"):
+        sgemm.matmul(Tensor(), Tensor())
 
 
 @pytest.mark.parametrize("version", [None, "v0"])
