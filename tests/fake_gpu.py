@@ -112,6 +112,7 @@ def fake_cupy():
         setattr(cupy, name, getattr(np, name))
     cupy.asnumpy = np.asarray
     cupy.__version__ = "0"
+    cupy.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
     cupy.RawModule = Module
     cupy.cuda = ModuleType("cupy.cuda")
     cupy.cuda.Device, cupy.cuda.Event, cupy.cuda.Stream = Device, Event, Stream
