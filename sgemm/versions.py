@@ -7,6 +7,11 @@ from .ladder import LADDER, Version
 def resolve(version: str | Version) -> Version:
     """The ladder's entry of that name; a Version of one's own is returned as it is."""
     if isinstance(version, Version):
+        if min(*version.tile, *version.micro_tile, version.threads) < 1:
+            raise ArgumentError(
+                f"version: {version.name} has tiles of {version.tile} and {version.micro_tile} and "
+                f"{version.threads} threads; all must be positive"
+            )
         return version
     if not isinstance(version, str):
         raise ArgumentTypeError(

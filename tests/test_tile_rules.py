@@ -92,6 +92,21 @@ def test_a_tile_that_does_not_fit_its_threads(place, version):
 
 
 @pytest.mark.case("1.14")
+@pytest.mark.parametrize(
+    "size", [{"tile": (0, 32, 8)}, {"tile": (32, 32, -8)}, {"micro_tile": (0, 1)}, {"threads": 0}]
+)
+def test_sizes_that_are_none(place, version, size):
+    broken = replace(version, name="mine", **size)
+    one = place.xp.ones((1, 1), np.float32)
+    with place.launches() as launches:
+        with pytest.raises(sgemm.ArgumentError, match=r"^version: mine has .* must be positive$"):
+            sgemm.matmul(one, one, version=broken)
+        with pytest.raises(sgemm.ArgumentError, match=r"^version: mine has .* must be positive$"):
+            sgemm.compile(broken)
+    assert launches == []
+
+
+@pytest.mark.case("1.14")
 def test_every_rule_is_reported():
     """By NVRTC, which names all the rules that one tile breaks; rules of shared templates concern
     the versions that use them."""
