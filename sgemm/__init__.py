@@ -14,6 +14,7 @@ from .errors import (
     GpuUnusableError,
     KernelError,
     MissingError,
+    OutOfMemoryError,
     SgemmError,
     SimulatorLimitError,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "GpuUnusableError",
     "KernelError",
     "MissingError",
+    "OutOfMemoryError",
     "SgemmError",
     "SimulatorLimitError",
     "Version",

@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import GpuUnusableError, KernelError, MissingError, SgemmError
+from .errors import (
+    GpuUnusableError,
+    KernelError,
+    MissingError,
+    OutOfMemoryError,
+    SgemmError,
+    first_line,
+)
 from .releases import (
     FIRST_RELEASE,
     LAST_RELEASE,
@@ -234,6 +241,12 @@ CPP_COMPILER_WRONG = Cause(
     "the simulator compiles the kernels with it, for NumPy arrays",
     "unset CXX, or correct it",
 )
+NO_MEMORY = Cause(
+    "no memory left ({detail})",
+    "the result, and a copy of what a kernel cannot take as it is, need memory of their own",
+    "a smaller product, or out= and layouts that are not copied; on a GPU "
+    "cupy.get_default_memory_pool().free_all_blocks() gives back what is free",
+)
 BINUTILS_MISSING = Cause(
     "{tool} does not run here ({detail})",
     "the simulator's checks and counts name the lines of a kernel with it",
@@ -405,11 +418,12 @@ CUDA_ERRORS = {
 """CUDA's own error numbers, which its driver and its runtime share, to what they mean here."""
 
 _CUPY_ERRORS = ("CUDARuntimeError", "CUDADriverError")
-_OF_THE_MACHINE = {2, 3, 34, 35, 36, 46, 100, 101, 802, 803, 804, 999}
+_OF_THE_MACHINE = {3, 34, 35, 36, 46, 100, 101, 802, 803, 804, 999}
 """Those that no kernel is to blame for."""
 
+OUT_OF_MEMORY = 2
 NO_DEVICE = 100
-"""CUDA's error number where the driver sees no GPU."""
+"""CUDA's error numbers where a GPU's memory is full, and where the driver sees no GPU."""
 
 OTHER_CUDA_ERROR = Cause(
     "CUDA error {status}, {text}", "CUDA refused the call", "python -m sgemm doctor"
@@ -432,9 +446,12 @@ def explain(error: Exception) -> str:
 
 @contextmanager
 def cuda_errors_explained(doing: str) -> Iterator[None]:
-    """Raise in place of CuPy's errors of CUDA's driver and runtime what ``cuda_error`` makes."""
+    """Raise in place of CuPy's errors of CUDA's driver and runtime what ``cuda_error`` makes, and
+    an error of the package where CuPy or NumPy has no memory left."""
     try:
         yield
+    except MemoryError as error:
+        raise OutOfMemoryError(f"{doing}: {NO_MEMORY.of(detail=first_line(error))}") from error
     except RuntimeError as error:
         if type(error).__name__ not in _CUPY_ERRORS:  # CuPy itself is not imported for NumPy arrays
             raise
@@ -448,6 +465,8 @@ def cuda_error(error: Exception, doing: str) -> SgemmError:
     message = f"{doing}: {explain(error)}"
     if _UNUSABLE in message:
         return GpuUnusableError(message)
+    if status == OUT_OF_MEMORY:
+        return OutOfMemoryError(message)
     return MissingError(message) if status in _OF_THE_MACHINE else KernelError(message)
 
 

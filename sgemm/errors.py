@@ -32,6 +32,10 @@ class MissingError(SgemmError, RuntimeError):
     """Something that this machine lacks: a GPU, a compiler, a library."""
 
 
+class OutOfMemoryError(SgemmError, MemoryError):
+    """A result or a workspace for which the GPU or this machine has no memory left."""
+
+
 class KernelError(SgemmError, RuntimeError):
     """A kernel that could not be started, or failed while it ran."""
 

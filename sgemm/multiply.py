@@ -57,7 +57,8 @@ def matmul(
     device that is not accepted; ArgumentError (a ValueError) for shapes that do not match, an
     ``out`` that is read-only or overlaps an input or itself, an unknown version, a scale on a GPU
     whose stream is being captured, and a result that needs more blocks than a grid holds;
-    SimulatorLimitError for a product that would take the simulator too long.
+    SimulatorLimitError for a product that would take the simulator too long; OutOfMemoryError (a
+    MemoryError) where there is no memory for the result or for a copy.
     """
     ab_scale = _scalar("alpha", alpha)
     c_scale = _scalar("beta", beta)

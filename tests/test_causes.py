@@ -40,6 +40,7 @@ def test_every_error_has_its_cause_and_repair(error, status):
     ("status", "kind", "says"),
     [
         pytest.param(35, sgemm.MissingError, "CuPy wheel", marks=pytest.mark.case("3.4")),
+        (2, sgemm.OutOfMemoryError, "free_all_blocks"),
         (100, sgemm.MissingError, "sees no GPU"),
         pytest.param(209, sgemm.KernelError, "another compute", marks=pytest.mark.case("3.2")),
         (218, sgemm.KernelError, "update the driver"),

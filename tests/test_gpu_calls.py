@@ -193,6 +193,25 @@ def test_an_interface_that_says_little_beside_dlpack(fake, integers, interface):
     assert np.array_equal(out, product)
 
 
+@pytest.mark.parametrize("needed", ["result", "workspace"])
+def test_no_memory_left(fake, integers, version, monkeypatch, needed):
+    """Told in CuPy's words and with the repair, before anything is launched."""
+    a, b, product = integers
+
+    def fail(*arguments):
+        raise MemoryError("Out of memory allocating 4,096 bytes\n(allocated so far: 1 byte)")
+
+    with monkeypatch.context() as full:
+        out = None if needed == "result" else fake.zeros((33, 17), np.float32)
+        full.setattr(*(fake, "empty") if needed == "result" else (fake.cuda, "alloc"), fail)
+        expected = r"^matmul: no memory left \(Out of memory allocating 4,096 bytes\): [^\n]+$"
+        with pytest.raises(sgemm.OutOfMemoryError, match=expected) as raised:
+            sgemm.matmul(a[:, ::-1], b[::-1], out=out, version=version)
+    assert isinstance(raised.value, MemoryError)
+    assert Function.launches == []
+    assert np.array_equal(sgemm.matmul(a, b, version=version), product)
+
+
 def test_a_failing_export_is_named(fake, integers):
     a, b, _ = integers
 
