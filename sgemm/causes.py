@@ -450,6 +450,8 @@ def cuda_errors_explained(doing: str) -> Iterator[None]:
     an error of the package where CuPy or NumPy has no memory left."""
     try:
         yield
+    except SgemmError:
+        raise
     except MemoryError as error:
         raise OutOfMemoryError(f"{doing}: {NO_MEMORY.of(detail=first_line(error))}") from error
     except RuntimeError as error:

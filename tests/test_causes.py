@@ -92,6 +92,15 @@ def test_other_errors_pass(monkeypatch):
         sgemm.matmul(one, one)
 
 
+def test_an_error_is_explained_once():
+    with (
+        pytest.raises(sgemm.OutOfMemoryError, match=r"^inner: no memory left \(MemoryError\)"),
+        causes.cuda_errors_explained("outer"),
+        causes.cuda_errors_explained("inner"),
+    ):
+        raise MemoryError
+
+
 def raises(error):
     def function(*arguments):
         raise error
