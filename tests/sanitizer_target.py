@@ -13,7 +13,7 @@ import numpy as np
 import sgemm
 from sgemm.source import from_file
 
-SHAPES = [(33, 33, 33), (128, 128, 128), (100, 129, 7), (100, 7, 129)]  # M, K, N
+SHAPES = [(33, 33, 33), (128, 128, 128), (100, 129, 7), (100, 7, 129), (5, 3, 40)]  # M, K, N
 
 
 def place(matrix: np.ndarray, offset: int) -> cupy.ndarray:

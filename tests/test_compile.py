@@ -41,6 +41,7 @@ def compiled(pair, vector):
     return sgemm.compile(version, arch, vector=vector)
 
 
+@pytest.mark.case("1.41")
 def test_resources(pair, compiled):
     """As many blocks as the ladder promises fit the registers of an SM, nothing is spilled, and the
     ladder knows the shared memory."""

@@ -1,7 +1,9 @@
 """Devices, streams and other libraries' arrays, on two GPUs that ``fake_cupy.py`` plays: what is
 launched where, and who waits for whom. What it takes a GPU to know is in ``test_gpu.py``."""
 
+import gc
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from fake_cupy import LEGACY, CudaError, Device, Function, Stream, fake
 
 import sgemm
+from sgemm import simulator
 
 __all__ = ["fake"]  # the fixture
 
@@ -51,6 +54,53 @@ def test_the_current_stream_of_the_arrays_device(fake, integers, version):
     assert set(Function.launches) == {(0, stream.ptr)}
 
 
+@case("1.44")
+def test_memory_is_that_of_the_stream_that_uses_it(fake, integers, version, monkeypatch):
+    """The result's and the workspaces': CuPy's pool gives it to no other stream before."""
+    a, b, product = integers
+    taken = []
+
+    def spied(take):
+        def spy(*arguments):
+            taken.append((Device.current, Stream.current().ptr))
+            return take(*arguments)
+
+        return spy
+
+    monkeypatch.setattr(fake, "empty", spied(fake.empty))
+    monkeypatch.setattr(fake.cuda, "alloc", spied(fake.cuda.alloc))
+    with Stream() as stream:
+        assert np.array_equal(sgemm.matmul(a[:, ::-1], b[::-1], version=version), product)
+    assert len(taken) == len(Function.launches)  # each copy's workspace, and the result
+    assert set(taken) == set(Function.launches) == {(0, stream.ptr)}
+
+
+@case("1.46")
+@pytest.mark.parametrize("interface", ["DLPack", "__cuda_array_interface__"])
+def test_temporary_arrays_live_until_all_is_launched(
+    integers, fake, version, monkeypatch, interface
+):
+    a, b, product = integers
+    alive = []
+
+    def lend(array):
+        lent = (LentByDLPack if interface == "DLPack" else Lent)(array)
+        owners.append(weakref.ref(lent))
+        return lent
+
+    def spy(*arguments):
+        gc.collect()
+        alive.append([owner() is not None for owner in owners])
+        launch(*arguments)
+
+    owners, launch = [], simulator.launch
+    monkeypatch.setattr(simulator, "launch", spy)
+    c = sgemm.matmul(lend(a[:, ::-1]), lend(b[::-1]), version=version)
+    assert np.array_equal(c, product)
+    assert alive == [[True, True]] * len(Function.launches)
+    assert [owner() for owner in owners] == [None, None]
+
+
 @case("1.42")
 def test_the_other_device(fake, integers, version):
     """The kernel is loaded for each device, and the current one stays as it is."""
@@ -73,6 +123,23 @@ def test_matrices_on_two_devices(fake, name):
     matrices[name].number = 1
     with pytest.raises(sgemm.ArgumentTypeError, match=f"^{name}: .*GPU 1.*GPU 0"):
         sgemm.matmul(**matrices)
+    assert Function.launches == []
+
+
+@case("1.47")
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_a_mix_with_numpy(fake, name):
+    """Nothing is copied from one to the other."""
+    for home, other in ((np, fake), (fake, np)):
+        shapes = {"a": (4, 3), "b": (3, 5), "out": (4, 5)}
+        matrices = {
+            key: (other if key == name else home).ones(shape, np.float32)
+            for key, shape in shapes.items()
+        }
+        with pytest.raises(sgemm.ArgumentTypeError, match=r"(NumPy.*GPU|GPU.*NumPy)") as raised:
+            sgemm.matmul(**matrices)
+        assert str(raised.value).startswith(f"{'b' if name == 'a' else name}: ")
+        assert (matrices["out"] == 1).all()
     assert Function.launches == []
 
 
