@@ -60,6 +60,18 @@ class DLPackArray:
         return self._owner.__dlpack_device__()
 
 
+class ProducedArray(DLPackArray):
+    """One that its library writes on a stream of its own, for which whoever imports it waits."""
+
+    def __init__(self, array, stream):
+        super().__init__(array)
+        self._stream = stream
+
+    def __dlpack__(self, **options):
+        with self._stream:
+            return super().__dlpack__(**options)
+
+
 def random_matrices(cupy, m, n, k, seed=0):
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
@@ -371,6 +383,52 @@ def test_arrays_of_other_libraries(cupy, version, wrap):
     assert_right(out, a, b)
     flipped = sgemm.matmul(wrap(a[::-1]), b, version=version)
     assert_right(flipped, a[::-1], b)
+
+
+@case("1.45")
+@pytest.mark.parametrize("imported", ["by matmul", "before"])
+def test_arrays_in_the_making_on_another_stream(cupy, version, imported):
+    """An exchange through DLPack makes the current stream wait for the producer's."""
+    values, _ = random_matrices(cupy, 256, 256, 256)
+    identity, late = cupy.eye(256, dtype=np.float32), cupy.zeros_like(values)
+    sgemm.matmul(values, identity, version=version)  # compiled and loaded
+    producer, current = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    cupy.cuda.Device().synchronize()
+    busy = delay(cupy, producer)
+    with producer:
+        late[...] = values
+    with current:
+        a = ProducedArray(late, producer)
+        a = a if imported == "by matmul" else cupy.from_dlpack(a)
+        c = sgemm.matmul(a, identity, version=version)
+    assert not producer.done  # the host did not wait
+    current.synchronize()
+    assert bool((c == values).all())
+    del busy
+
+
+@case("1.46")
+@pytest.mark.parametrize(
+    ("wrap", "imported"),
+    [
+        (CudaArray, "by asarray"),
+        (DLPackArray, "by from_dlpack"),
+        (CudaArray, ""),
+        (DLPackArray, ""),
+    ],
+)
+def test_a_temporary_array_is_kept_alive(cupy, version, wrap, imported):
+    """By the array that CuPy has made of it, and by matmul until its kernels are launched."""
+    a, b = random_matrices(cupy, 512, 512, 512)
+    a_values, b_values = a.copy(), b.copy()
+    lent = wrap(a)
+    if imported:
+        lent = getattr(cupy, imported.removeprefix("by "))(lent)
+    del a
+    gc.collect()
+    taken = [cupy.full((512, 512), np.nan, np.float32) for _ in range(8)]
+    assert_right(sgemm.matmul(lent, wrap(b.copy()), version=version), a_values, b_values)
+    del taken
 
 
 def test_a_read_only_out(cupy):
