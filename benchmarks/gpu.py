@@ -8,9 +8,12 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from .checkout import load
+
+LOW_CLOCK = 0.8
 
 _throttling = load("throttling")
 
@@ -58,13 +61,15 @@ def find() -> Gpu | None:
 
 @dataclass(frozen=True)
 class Reading:
-    """The state of a GPU at one moment; None for what this GPU does not report."""
+    """The state of a GPU at one moment; None for what this GPU does not report. ``low_clock`` marks
+    SMs that run below LOW_CLOCK of their highest clock."""
 
     sm_mhz: int | None
     memory_mhz: int | None
     watts: float | None
     celsius: int | None
     throttled: tuple[str, ...] | None
+    low_clock: bool = False
 
 
 class Monitor:
@@ -101,12 +106,14 @@ class Monitor:
         nvml = self._nvml
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
         reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+        sm_mhz = self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
         return Reading(
-            sm_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            sm_mhz=sm_mhz,
             memory_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
             watts=None if milliwatts is None else milliwatts / 1000,
             celsius=self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
             throttled=None if reasons is None else _throttling.reasons(reasons),
+            low_clock=(sm_mhz or inf) < LOW_CLOCK * (self.max_sm_mhz or 0),
         )
 
     def describe(self) -> dict[str, Any]:

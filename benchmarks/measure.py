@@ -13,10 +13,11 @@ from typing import Any
 from . import child, environment, gpu
 from .checkout import LADDER
 from .cublas import Cublas
+from .empty_kernel import EmptyKernel
 from .ffma_peak import FfmaPeak
 from .problems import PROBLEMS, Problem
 from .products import PLACES, Multiply, Operands, Product, random_values
-from .timing import CudaStream, Sampler, WrongResultError, low_end, reason_to_stop
+from .timing import CudaStream, Sampler, Workload, WrongResultError, low_end, reason_to_stop
 
 CUBLAS = "cublas"
 SUBJECTS = (*LADDER, CUBLAS)
@@ -55,7 +56,11 @@ def answer(
         cublas = Cublas(stream.stream)
         peak_gflops = measure_peak(stream, monitor)
         surroundings = environment.describe(device, monitor, cublas)
-        emit(ENVIRONMENT, surroundings | {"ffma_peak_gflops": peak_gflops})
+        surroundings |= {
+            "ffma_peak_gflops": peak_gflops,
+            "empty_kernel_seconds": measure_empty_kernel(stream, monitor),
+        }
+        emit(ENVIRONMENT, surroundings)
         selected = [(PROBLEMS[name], subject) for subject, name in (k.split(" ", 1) for k in keys)]
         values = random_values(max(Operands.floats(problem) for problem, _ in selected))
         bench = _Bench(device, stream, monitor, cublas, peak_gflops, values)
@@ -75,10 +80,19 @@ def by_version(version: Any) -> Multiply:
 def measure_peak(stream: CudaStream, monitor: gpu.Monitor) -> float:
     """The GFLOPS of nothing but multiply-adds, at the low end of the samples' seconds."""
     peak = FfmaPeak()
-    sampler = Sampler(peak, stream, monitor)
+    return float(peak.flops) / _seconds(peak, stream, monitor) / 1e9
+
+
+def measure_empty_kernel(stream: CudaStream, monitor: gpu.Monitor) -> float:
+    """The seconds of a launch that does nothing, at their low end."""
+    return _seconds(EmptyKernel(), stream, monitor)
+
+
+def _seconds(workload: Workload, stream: CudaStream, monitor: gpu.Monitor) -> float:
+    sampler = Sampler(workload, stream, monitor)
     sampler.prepare()
     _sample([sampler])
-    return float(peak.flops) / low_end(sampler.samples) / 1e9
+    return low_end(sampler.samples)
 
 
 @dataclass(frozen=True)

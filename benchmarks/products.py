@@ -24,19 +24,34 @@ def random_values(count: int) -> Any:
     return cupy.asarray(np.random.default_rng(SEED).random(count, np.float32) * 2 - 1)
 
 
+def l2_bytes() -> int:
+    """The size of the current device's L2 cache."""
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["L2CacheSize"])
+
+
 class Operands:
     """A and B of a problem, copied to ``places`` places at least, and to as many as it takes for
     the other places' A, B and C to fill the L2 cache between two uses of one. All copies are equal,
-    taken from ``random_values``; ``native_b`` is the layout of B that the version reads."""
+    taken from ``random_values``; ``native_b`` is the layout of B that the version reads. With
+    ``warm`` there are ``places`` only, which the cache may hold."""
 
-    def __init__(self, problem: Problem, native_b: Layout, values: Any, places: int = 1) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        native_b: Layout,
+        values: Any,
+        places: int = 1,
+        warm: bool = False,
+    ) -> None:
         import cupy
 
         m, n, k = problem.m, problem.n, problem.k
         b_layout = native_b if problem.b_layout == "native" else problem.b_layout
         order: Literal["C", "F"] = "C" if b_layout == "row" else "F"
-        l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
-        self.sets = max(places, 1 + ceil(l2_bytes / problem.operand_bytes))
+        others = 0 if warm else ceil(l2_bytes() / problem.operand_bytes)
+        self.sets = max(places, 1 + others)
         self.a, self.b = [], []
         for _ in range(self.sets):
             buffer = cupy.empty(problem.a_offset + m * k, cupy.float32)

@@ -6,6 +6,7 @@ benchmark reads one metric of one record, in a process that needs no CUDA.
 """
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 from .child import Record
@@ -32,7 +33,12 @@ def require_measured(record: Record) -> None:
 
 
 def metric(record: Record, name: str) -> Any:
-    """One metric of a record; RuntimeError if measuring failed."""
+    """One metric of a record, a figure or a list of samples; RuntimeError if measuring failed, or
+    gave no figure: asv would take NaN for n/a."""
     if "error" in record:
         raise RuntimeError(record["error"])
-    return record[name]
+    value = record[name]
+    samples = value if isinstance(value, list) else [value]
+    if not samples or not all(map(isfinite, samples)):
+        raise RuntimeError(f"{name} is no figure: {value}")
+    return value

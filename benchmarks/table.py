@@ -2,7 +2,8 @@
 
 Every version, cuBLAS and the FFMA peak take a sample in turn, round after round, so that all of
 them see the same clocks and temperatures, and their ratios hold where the figures drift. Figures
-are of the median sample; the low end of the seconds, the steadier one, stands beside.
+are of the median sample; the low end of the seconds, the steadier one, stands beside. So does, for
+problems that fit the L2 cache, the figure with it warm, and for short ones the latency.
 """
 
 import argparse
@@ -19,14 +20,15 @@ from .checkout import LADDER
 from .cublas import Cublas
 from .document import document, print_document
 from .ffma_peak import FfmaPeak
-from .measure import CUBLAS, by_version
+from .measure import CUBLAS, by_version, measure_empty_kernel
 from .problems import PROBLEMS, Problem, parse
-from .products import Layout, Multiply, Operands, Product, random_values
+from .products import Layout, Multiply, Operands, Product, l2_bytes, random_values
 from .timing import CudaStream, Sampler, WrongResultError, low_end, reason_to_stop
 
 PEAK = "FFMA peak"
 ARTICLE_PROBLEM = PROBLEMS["4096x4096x4096"]
 CAP_SECONDS = 5.0  # of all subjects together
+LATENCY_BELOW_SECONDS = 100e-6
 
 
 class KernelFailedError(RuntimeError):
@@ -42,14 +44,35 @@ class Subject:
     workload: Product | FfmaPeak
     flops: int
     sampler: Sampler
+    warm: Sampler | None = None  # with its operands in the L2 cache
     article_gflops: int | None = None
     wrong: str | None = None  # what is wrong with its results
 
     @property
-    def gflops(self) -> float | None:
-        if self.wrong:
+    def samplers(self) -> list[Sampler]:
+        return [self.sampler, self.warm] if self.warm else [self.sampler]
+
+    @property
+    def seconds(self) -> float:
+        """Of the median sample."""
+        return median(sample.seconds for sample in self.sampler.samples)
+
+    @property
+    def latency(self) -> float | None:
+        """The microseconds of a product so short that they say more than GFLOPS."""
+        if self.wrong or not isinstance(self.workload, Product):
             return None
-        return self.flops / median(sample.seconds for sample in self.sampler.samples) / 1e9
+        return self.seconds * 1e6 if self.seconds < LATENCY_BELOW_SECONDS else None
+
+    @property
+    def gflops(self) -> float | None:
+        return None if self.wrong else self.flops / self.seconds / 1e9
+
+    @property
+    def warm_gflops(self) -> float | None:
+        if self.wrong or not self.warm:
+            return None
+        return self.flops / median(sample.seconds for sample in self.warm.samples) / 1e9
 
     @property
     def low_end_gflops(self) -> float | None:
@@ -89,10 +112,12 @@ def run(options: argparse.Namespace) -> int:
     with CudaStream() as stream:
         cublas = Cublas(stream.stream)
         subjects = _subjects(problem, versions, cublas, stream, monitor)
+        overhead = measure_empty_kernel(stream, monitor)
         stopped = _measure(subjects)
         monitor.require_alone(own_processes=1)
         surroundings = environment.describe(device, monitor, cublas)
         surroundings |= {"problem": problem.name, "stopped": stopped}
+        surroundings["empty_kernel_seconds"] = overhead
 
     rows = _rows(subjects)
     if options.json:
@@ -116,7 +141,12 @@ def _subjects(
         if native_b not in operands:
             operands[native_b] = Operands(problem, native_b, values)
         product = Product(multiply, operands[native_b])
-        return Subject(name, title, product, problem.flops, Sampler(product, stream, monitor))
+        sampler = Sampler(product, stream, monitor)
+        warm = None
+        if problem.operand_bytes <= l2_bytes():
+            in_cache = Operands(problem, native_b, values, warm=True)
+            warm = Sampler(Product(multiply, in_cache), stream, monitor)
+        return Subject(name, title, product, problem.flops, sampler, warm)
 
     subjects = []
     for version in versions:
@@ -140,19 +170,22 @@ def _measure(subjects: list[Subject]) -> str | None:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         for subject in progress.track(subjects, description="warming up"):
             with _blaming(subject):
-                subject.sampler.prepare()
+                for sampler in subject.samplers:
+                    sampler.prepare()
         timed = [subject for subject in subjects if not subject.wrong]
-        samplers = [subject.sampler for subject in timed]
+        samplers = [sampler for subject in timed for sampler in subject.samplers]
         stopped = None
         rounds = progress.add_task("measuring", total=None)
         while timed and not (stopped := reason_to_stop(samplers, CAP_SECONDS)):
             for subject in timed:
                 with _blaming(subject):
-                    subject.sampler.sample()
+                    for sampler in subject.samplers:
+                        sampler.sample()
             progress.advance(rounds)
         for subject in timed:
             with _blaming(subject):
-                subject.sampler.finish()
+                for sampler in subject.samplers:
+                    sampler.finish()
     return stopped
 
 
@@ -191,6 +224,8 @@ def _rows(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
                 "title": subject.title,
                 "gflops": subject.gflops,
                 "low_end_gflops": subject.low_end_gflops,
+                "warm_gflops": subject.warm_gflops,
+                "latency_us": subject.latency,
                 "gain": ratio(subject, before.get(subject.name)),
                 "share_of_peak": ratio(subject, PEAK),
                 "ratio_to_cublas": ratio(subject, CUBLAS),
@@ -219,6 +254,8 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
     columns = {
         "gflops": ("GFLOPS", "{:,.0f}"),
         "low_end_gflops": ("at the low end", "{:,.0f}"),
+        "warm_gflops": ("in a warm L2", "{:,.0f}"),
+        "latency_us": ("latency, µs", "{:.2f}"),
         "gain": ("gain", "{:.2f}×"),
         "share_of_peak": ("of peak", "{:.1%}"),
         "ratio_to_cublas": ("of cuBLAS", "{:.1%}"),
@@ -226,6 +263,9 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
         "relative_error": ("relative error", "{:.2g}"),
         "article_gflops": ("article, GFLOPS", "{:,}"),
     }
+    for key in ("warm_gflops", "latency_us"):
+        if all(row[key] is None for row in rows):
+            del columns[key]
     clocks = [reading["sm_mhz"] for row in rows for reading in row["readings"]]
     table = Table(
         title="{problem} on {gpu}".format(**surroundings),
@@ -233,7 +273,8 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
             "CUDA {cuda}, driver {driver}, NVRTC {nvrtc}, cuBLAS {cublas} ({cublas_math}); ".format(
                 **surroundings
             )
-            + f"SM clock {_span(clocks)} of {surroundings['max_sm_mhz']} MHz"
+            + f"SM clock {_span(clocks)} of {surroundings['max_sm_mhz']} MHz; "
+            f"an empty kernel takes {surroundings['empty_kernel_seconds'] * 1e6:.1f} µs"
         ),
         title_justify="left",
         caption_justify="left",
@@ -252,6 +293,9 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
     for row in rows:
         if row["detail"]:
             console.print(Text(f"{row['version']} is {row['detail']}", style="red"))
+        if low := sum(reading["low_clock"] for reading in row["readings"]):
+            text = f"{row['version']}: {low} of {len(row['readings'])} samples at low clocks"
+            console.print(Text(text, style="yellow"))
 
 
 def _span(values: Sequence[int | None]) -> str:

@@ -55,6 +55,8 @@ CASES = {
     "2.8": "a warm L2 between repeats",
     "2.9": "constant inputs run faster",
     "2.10": "throttled or unlocked clocks",
+    "2.11": "a filter that drops every sample, and NaN published as n/a",
+    "2.12": "an overhead of the order of a small kernel",
     "2.14": "a FLOP count that overflows int32",
     # environment
     "3.1": "a GPU architecture that the compiler does not know yet",

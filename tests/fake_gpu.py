@@ -58,6 +58,10 @@ class Module:
         end[...] = start
 
     @staticmethod
+    def empty(grid, block, args):
+        pass
+
+    @staticmethod
     def read_counters(grid, block, args):
         (counters,) = args
         counters[:, 0] = range(*grid)

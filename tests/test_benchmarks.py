@@ -5,7 +5,6 @@ import subprocess
 import sys
 from math import isnan
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import asv
 import numpy as np
@@ -15,7 +14,6 @@ import sgemm
 from benchmarks import child, gpu, gpu_packages, measure, products, resources, speed, timing
 from benchmarks.checkout import LADDER, pinned_version
 from benchmarks.problems import PROBLEMS, Problem, parse
-from sgemm import throttling
 
 pytest_plugins = ["fake_gpu"]
 
@@ -241,34 +239,6 @@ class TestMeasuring:
         monkeypatch.setattr(fake_gpu.Monitor, "processes", 1)
         with pytest.raises(gpu.GpuBusyError):
             self.answer("v0")
-
-
-@pytest.mark.case("2.10", "5.9")
-@pytest.mark.parametrize(
-    ("bits", "throttled"),
-    [
-        (0, ()),
-        (1, ()),  # idle
-        (2, ("clock setting",)),
-        (0x1FF, tuple(throttling.REASONS.values())),
-        (None, None),
-    ],
-)
-def test_what_holds_the_clocks_down_is_recorded(monkeypatch, bits, throttled):
-    """Also clocks that somebody has locked; in the doctor's words."""
-
-    class NotSupportedError(Exception):
-        pass
-
-    def reasons(device):
-        if bits is None:
-            raise NotSupportedError
-        return bits
-
-    nvml = MagicMock(NVMLError_NotSupported=NotSupportedError)
-    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = reasons
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert gpu.Monitor(gpu.Gpu("", "", (9, 0), "13.0")).read().throttled == throttled
 
 
 class TestSpeed:

@@ -1,0 +1,547 @@
+"""The faults that ``mutants.py`` plants, and the tests that must see each."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Every place in a kernel that ``pattern`` matches has the fault when it is replaced."""
+
+    fault: str
+    pattern: str
+    replacement: str
+
+
+_MATRIX = r"(?:ld[abc]?|(?:source|target)_(?:row|col)|(?:row|col)_stride)\b"
+_FACTOR = r"(?:\b\w+|\((?:[^()]|\([^()]*\))*\))"
+
+KERNEL_RULES = (
+    # Who waits for whom.
+    Rule("a barrier removed", r"\b(?:__sync\w+|named_barrier_sync)\([^;]*\);", ";"),
+    Rule("a wait for copies removed", r"\bcopy_async_wait<[^>]*>\(\);", ";"),
+    Rule("a wait for copies too weak", r"\bcopy_async_wait<([^>]*)>", r"copy_async_wait<\1 + 1>"),
+    Rule("a commit removed", r"\bcopy_async_commit\(\);", ";"),
+    Rule("a wait at an mbarrier removed", r"\bmbarrier_wait\([^;]*\);", ";"),
+    Rule("the other parity", r"\b(mbarrier_wait\([^;]*, )([^;]*)\);", r"\1(\2) ^ 1);"),
+    Rule("an arrival removed", r"\b\w+_arrive\w*\([^;]*\);", ";"),
+    Rule("an arrival before the copies", r"\bcopy_async_arrive\(", "mbarrier_arrive("),
+    Rule("an arrival too many expected", r"\b(mbarrier_init\([^;]*)\);", r"\1 + 1);"),
+    Rule("an arrival too few expected", r"\b(mbarrier_init\([^;]*)\);", r"\1 - 1);"),
+    Rule("a parity that never turns", r"\bparity \^= 1", "parity ^= 0"),
+    Rule("a stage too few in the round", r"(== )STAGES\b", r"\1STAGES - 1"),
+    Rule("a stage too few at the start", r"(stage < STAGES(?: - 1)?);", r"\1 - 1;"),
+    Rule("the buffers not exchanged", r"\bcurrent = 1 - current;", ";"),
+    # Where matrices and tiles end.
+    Rule("an edge one too far", r">= (M|N|rows|cols|ROWS)\b", r"> \1"),
+    Rule("an edge one too far", r"< (rows|cols|depth)\b", r"<= \1"),
+    Rule("an edge one too far", r"<= cols\b", "<= cols + 1"),
+    Rule("an edge one too far", r"\b(rows|cols) - 1\)(?! /)", r"\1)"),
+    Rule("an edge one too near", r">= (M|N|rows|cols)\b", r">= \1 - 1"),
+    Rule("an edge one too near", r"< (rows|cols|depth)\b", r"< \1 - 1"),
+    Rule("AND for OR", r"\|\|", "&&"),
+    Rule("OR for AND", r"(?<!&)&&", "||"),
+    Rule("an unguarded float4", r"&& is_float4_address\(\w+\)", ""),
+    Rule("an unguarded float4", r"VECTOR && valid == 4", "VECTOR"),
+    Rule("an unguarded float4", r"first \+ 4 <= cols && ", ""),
+    Rule("floor for ceil", r"\((\w+) - 1\) / (TILE\w*) \+ 1", r"max(1, \1 / \2)"),
+    Rule("floor for ceil", r"\((\w+) \+ (\w+) - 1\) / \2\b", r"\1 / \2"),
+    # All of k, from the right places.
+    Rule("a k dropped", r"(\bk < (?:K|TILE_K))(?=; \+\+k)", r"\1 - 1"),
+    Rule("a k dropped", r"\b(depth|to_copy) > 0", r"\1 > 1"),
+    Rule("a k dropped", r"\bdepth > TILE_K", "depth > TILE_K + 1"),
+    Rule("a whole tile assumed too early", r"\bdepth >= TILE_K", "depth >= TILE_K - 1"),
+    Rule("the depth that is left forgotten", r"\bdepth - TILE_K\b", "depth"),
+    Rule("a step along k too short", r"(\+= TILE_K\b(?! \*))", r"\1 - 1"),
+    Rule("M and N swapped", r"\brow >= M \|\| col >= N", "row >= N || col >= M"),
+    Rule("M and N swapped", r"\b(M) - row0", "N - row0"),
+    Rule("M and N swapped", r"\b(N) - col0", "M - col0"),
+    Rule("M and N swapped", r"\bN - 1\) / TILE_N", "M - 1) / TILE_N"),
+    Rule("M and N swapped", r"\brows, cols(, alpha|\))", r"cols, rows\1"),
+    Rule("tiles in the wrong order", r"\bblockIdx\.x / (\w+)\)", r"blockIdx.x % \1)"),
+    Rule("tiles in the wrong order", r"\bblockIdx\.x % (\w+)\)", r"blockIdx.x / \1)"),
+    Rule("threads in the wrong order", r"\bthreadIdx\.x / (TILE\w*)", r"threadIdx.x % \1"),
+    Rule("the neighbour's component", r"\.y\b", ".x"),
+    Rule("the neighbour's component", r"\.w\b", ".z"),
+    Rule("an address in 32 bits", rf"({_FACTOR} \* {_MATRIX})", r"static_cast<int>(\1)"),
+    Rule("an index in 32 bits", r"static_cast<long long>\(rows\)", "rows"),
+    # The scales.
+    Rule("C read though beta is 0", r"beta == 0\.0f \? ([^:;]+) : ", ""),
+    Rule("C read though beta is 0", r"beta != 0\.0f && ", ""),
+    Rule("alpha forgotten", r"\balpha \* sum", "sum"),
+    Rule("beta forgotten", r"\bbeta \* (\*c|to)", r"\1"),
+)
+
+# What looks as a rule says and is no fault: file, fault and line, and why.
+NO_FAULTS: dict[tuple[str, str, str], str] = {}
+
+ON_A_GPU_ONLY = ("portable.cuh", "template.cu")
+CONVERSIONS = ("copy_strided.cu", "scale.cu")
+
+VERSION_TESTS = (
+    "test_simulator_checks.py::test_what_is_checked_computes_the_same",
+    "test_matmul.py::test_depths_around_the_tiles",
+    "test_matmul.py::test_shapes_around_the_tiles",
+    "test_matmul.py::test_scales",
+    "test_matmul.py::test_known_troublesome_shapes",
+    "test_matmul.py::test_beta_0_never_reads_out",
+    "test_matmul.py::test_nothing_outside_is_touched",
+    "test_matmul.py::test_offsets_past_2_to_the_31",
+    "test_matmul.py::test_products_of_strides_past_2_to_the_31",
+    "test_simulator_checks.py::test_the_ladder_has_no_findings_around_its_tiles",
+)
+CONVERSION_TESTS = (
+    "test_matmul.py::test_views_are_read_and_written_where_they_point",
+    "test_matmul.py::test_without_terms_the_result_is_beta_times_out",
+    "test_matmul.py::test_nothing_outside_is_touched",
+    "test_matmul.py::test_products_of_strides_past_2_to_the_31",
+    "test_matmul.py::test_scaling_counts_in_64_bits",
+    "test_trace.py::test_copies_coalesce",
+    "test_simulator_checks.py::test_copies_have_no_findings",
+)
+
+HOST_TESTS = tuple(
+    f"test_matmul.py::{test}"
+    for test in (
+        "test_float4_needs_16_bytes",
+        "test_float4_reads_a_single_row_wherever_the_next_one_would_be",
+        "test_a_long_sum_is_worth_an_aligned_copy",
+        "test_known_troublesome_shapes",
+        "test_scales",
+        "test_without_terms_the_result_is_beta_times_out",
+        "test_beta_1_without_terms_launches_nothing",
+        "test_out_may_interleave_with_an_input",
+        "test_axes_of_size_1",
+        "test_fortran_order_of_out",
+        "test_copies_of_strides_past_2_to_the_31",
+        "test_windows_of_one_buffer",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Faults of a Python file: what is wrong, and the text that is replaced, which is there once.
+    ``tests`` must see all of them; ``keyword`` selects some of those."""
+
+    file: str
+    tests: tuple[str, ...]
+    planted: tuple[tuple[str, str, str], ...]
+    keyword: str = ""
+
+
+PYTHON_FAULTS = (
+    # Launch geometry, guards and padding.
+    Faults(
+        "sgemm/ladder.py",
+        ("test_ladder.py", "test_matmul.py::test_float4_needs_16_bytes"),
+        (
+            ("floor for ceil of M", "-(-m // self.tile[0])", "m // self.tile[0]"),
+            ("floor for ceil of N", "-(-n // self.tile[1])", "n // self.tile[1]"),
+            ("M and N swapped", "-(-m // self.tile[0]) * -(-n", "-(-n // self.tile[0]) * -(-m"),
+            ("float4 whatever the operands", "int(vector and self.float4)", "int(self.float4)"),
+            ("float4 never", "int(vector and self.float4)", "0"),
+        ),
+        "v0 or v2",
+    ),
+    Faults(
+        "sgemm/multiply.py",
+        ("test_rejections.py", *HOST_TESTS),
+        (
+            ("M and N swapped in the grid", "blocks(c.rows, c.cols)", "blocks(c.cols, c.rows)"),
+            (
+                "M and N swapped in the arguments",
+                "c.rows, c.cols, a.cols",
+                "c.cols, c.rows, a.cols",
+            ),
+            ("a k dropped", "c.rows, c.cols, a.cols)", "c.rows, c.cols, a.cols - 1)"),
+            (
+                "floor for ceil of a copy's blocks",
+                "-(-source.rows // COPY_TILE)",
+                "max(1, source.rows // COPY_TILE)",
+            ),
+            (
+                "floor for ceil of the scaling's blocks",
+                "-(-c.rows * c.cols // THREADS)",
+                "max(1, c.rows * c.cols // THREADS)",
+            ),
+            ("float4 though A forbids it", 'a.allows_float4("row") and b.allows', "b.allows"),
+            (
+                "float4 though B forbids it",
+                'a.allows_float4("row") and b.allows_float4(version.b_layout)',
+                'a.allows_float4("row")',
+            ),
+            ("a stale result", "if result is not c:", "if result is c:"),
+            ("C not copied where beta reads it", "if beta != 0:", "if beta == 0:"),
+            (
+                "a product that is not transposed",
+                "b.transposed(), a.transposed(), c.transposed()",
+                "a.transposed(), b.transposed(), c.transposed()",
+            ),
+            (
+                "an edge one too far",
+                "a.cols >= ALIGNED_COPY_MIN_K",
+                "a.cols > ALIGNED_COPY_MIN_K",
+            ),
+            ("B's leading dimension", "_operand(b, version.b_layout)", '_operand(b, "row")'),
+            ("AND for OR", "k > 0 and ab_scale != 0", "k > 0 or ab_scale != 0"),
+            ("A and B read though alpha is 0", "k > 0 and ab_scale != 0", "k > 0"),
+            ("beta 0 left out", "elif c_scale != 1:", "elif c_scale not in (0, 1):"),
+            ("a guard removed", "if k != k_of_b:", "if k < k_of_b:"),
+            ("a guard removed", "out is None and c_scale != 0", "out is None and c_scale > 1"),
+            ("a guard removed", "if c.overlaps(operand):", "if c == operand:"),
+            ("a guard removed", "if c.repeats_an_element():", "if not c:"),
+            ("a guard removed", "if array.dtype != np.float32:", "if array.dtype == bool:"),
+            ("a guard removed", "if address % FLOAT_BYTES:", "if address % 2:"),
+            ("a limit of 64 bits", "MAX_DIMENSION = 2**31 - 1", "MAX_DIMENSION = 2**63 - 1"),
+            ("a limit of 32 bits", "MAX_BLOCKS = 2**31 - 1", "MAX_BLOCKS = 2**32 - 1"),
+        ),
+        "v0 or v2 or v5 or beta_1 or test_rejections",
+    ),
+    Faults(
+        "sgemm/matrix.py",
+        ("test_rejections.py", *HOST_TESTS),
+        (
+            ("floor for ceil", "-(-length // 4) * 4", "length // 4 * 4"),
+            ("AND for OR", "% FLOAT4_BYTES == 0 and", "% FLOAT4_BYTES == 0 or"),
+            ("rows of 8 bytes for float4", "(layout) % 4 == 0", "(layout) % 2 == 0"),
+            ("addresses of 8 bytes for float4", "FLOAT4_BYTES = 16", "FLOAT4_BYTES = 8"),
+            ("steps taken for contiguous", "length <= 1 or step == 1", "length <= 1 or step >= 1"),
+            ("the leading dimension of one row", "if count > 1 else", "if count > 0 else"),
+            (
+                "strides that stay",
+                "self.cols, self.rows, self.col_stride, self.row_stride",
+                "self.cols, self.rows, self.row_stride, self.col_stride",
+            ),
+            ("OR for AND", "down < self.rows and across", "down < self.rows or across"),
+            ("an edge one too far", "down < self.rows and", "down <= self.rows and"),
+            ("strides of one byte", "matrix.row_stride * FLOAT_BYTES", "matrix.row_stride"),
+        ),
+        "v0 or v2 or v5 or beta_1 or test_rejections",
+    ),
+    # The numerical check and the command around it.
+    Faults(
+        "sgemm/residual.py",
+        ("test_residual.py",),
+        (
+            ("a bound too wide", "UNIT_ROUNDOFF = 2.0**-24", "UNIT_ROUNDOFF = 2.0**-20"),
+            (
+                "a bound too narrow",
+                "gamma = (depth + 2) * UNIT_ROUNDOFF /",
+                "gamma = 0.01 * UNIT_ROUNDOFF /",
+            ),
+            ("a bound without C", "(size * magnitude + abs(addend))", "(size * magnitude)"),
+            (
+                "a bound without subnormals",
+                "HALF_LEAST_SUBNORMAL = 2.0**-150",
+                "HALF_LEAST_SUBNORMAL = 0.0",
+            ),
+            ("blocks forgotten", "wrong += wrong_here", "wrong = wrong_here"),
+            ("the last block left out", "range(0, extent, step)", "range(0, extent - 1, step)"),
+            ("the last wrong element named", "index < first", "index > first"),
+            ("a wrong kind accepted", "xp.where(right_kind, error, inf)", "error"),
+            (
+                "signs swapped",
+                "xp.where(found > 0, self._positive, self._negative)",
+                "xp.where(found > 0, self._negative, self._positive)",
+            ),
+            ("the sign of alpha", "if alpha < 0.0:", "if alpha > 0.0:"),
+            ("the sign of beta", "(c0 > 0) == (beta > 0)", "c0 > 0"),
+            ("zero times infinity", "inf_times_zero + zero_times_inf > 0", "inf_times_zero > 0"),
+            ("NaN of B forgotten", "| b_nan.any(axis=0)[None, :]", ""),
+            ("a sum's overflow before alpha", "largest = max(1.0, size)", "largest = size"),
+            (
+                "C read though beta is 0",
+                "if beta != 0.0 else None,",
+                "if c0 is not None else None,",
+            ),
+            ("A and B read though alpha is 0", "alpha != 0.0 and depth > 0", "depth > 0"),
+            ("scales in float64", "rounded = float(np.float32(value))", "rounded = float(value)"),
+            ("always right", "return self.wrong == 0", "return self.wrong >= 0"),
+        ),
+        "not exact_arithmetic and not one_wrong_element",
+    ),
+    Faults(
+        "sgemm/check.py",
+        (
+            "test_cli.py::test_a_wrong_kernel_is_red",
+            "test_cli.py::test_a_dropped_term_that_the_bound_cannot_see_is_red",
+            "test_cli.py::test_check_finds_every_version_right",
+        ),
+        (
+            ("integers not compared", "exact = whole.relative == 0", "exact = whole.ok"),
+            ("stale output accepted", "xp.full_like(c0, nan)", "xp.full_like(c0, 0)"),
+            (
+                "C's surroundings not looked at",
+                "if not out.surroundings_are_intact():",
+                "if out is None:",
+            ),
+            (
+                "A's surroundings not looked at",
+                "unchanged and buffer.surroundings_are_intact()",
+                "unchanged",
+            ),
+            ("the bound not looked at", "if not uniform.ok:", "if uniform is None:"),
+            ("beta forgotten", "alpha=case.alpha, beta=case.beta, c0=c0)", "alpha=case.alpha)"),
+        ),
+    ),
+    # The instrument.
+    Faults(
+        "benchmarks/problems.py",
+        ("test_benchmarks.py::TestProblems", "test_benchmarks.py::TestOperands"),
+        (
+            ("half of the operations", "return 2 * int(self.m)", "return int(self.m)"),
+            ("a dimension not counted", "* int(self.n) * int(self.k)", "* int(self.n)"),
+            (
+                "operations in 32 bits",
+                "2 * int(self.m) * int(self.n) * int(self.k)",
+                "2 * self.m * self.n * self.k",
+            ),
+            ("bytes of C forgotten", " + self.m * self.n)", ")"),
+        ),
+    ),
+    Faults(
+        "benchmarks/timing.py",
+        ("test_timing.py",),
+        (
+            ("unsynchronised", "end.departure.synchronize()", "pass"),
+            (
+                "the reading in the seconds",
+                "start.departure, end.arrival",
+                "start.arrival, end.arrival",
+            ),
+            ("milliseconds for seconds", "milliseconds / 1000", "milliseconds"),
+            ("the slowest batch", "return min(batches,", "return max(batches,"),
+            ("seconds of a batch", "result.seconds / launches,", "result.seconds,"),
+            ("cycles of a batch", "result.cycles / launches, reading", "result.cycles, reading"),
+            (
+                "slow samples dropped",
+                "self.samples.append(sample)",
+                "self.samples = sorted([*self.samples, sample], key=lambda s: s.seconds)[:5]",
+            ),
+            ("time not counted", "self.spent_seconds += sum", "self.spent_seconds = sum"),
+            ("one set of operands", "next(self._rotation) % self._workload.sets", "0"),
+            (
+                "a first result not verified",
+                "workload.launch(0)\n        workload.verify(1)",
+                "workload.launch(0)",
+            ),
+            (
+                "a stale first result",
+                "workload.poison()\n        workload.launch(0)",
+                "workload.launch(0)",
+            ),
+            (
+                "stale output timed",
+                "by the warm device's\n        workload.poison()",
+                "by the warm device's",
+            ),
+            ("one output verified", "min(self._workload.sets, next(self._rotation))", "1"),
+            ("no warm-up", "while not self.settled and", "while self.settled and"),
+            ("half of a graph's round", "ceil(launches / sets) * sets", "launches"),
+            ("a lead-in left out", "if self.plan.lead_in:", "if not self.plan.lead_in:"),
+            ("OR for AND", "all(map(_is_precise", "any(map(_is_precise"),
+            ("too few samples", "taken >= MIN_SAMPLES and", "taken >= 1 and"),
+            ("a precision for one sample", " * sqrt(len(seconds))", " * len(seconds)"),
+            ("the high end", "return min(sample.seconds", "return max(sample.seconds"),
+            ("any clock accepted", "_CLOCK_TOLERANCE = 1.05", "_CLOCK_TOLERANCE = 2.0"),
+            ("a dead counter accepted", "if not lowest < mhz", "if not 0 <= mhz"),
+        ),
+    ),
+    Faults(
+        "benchmarks/clock.py",
+        ("test_timing.py::TestCycles",),
+        (
+            ("cycles of any SM", "after[sm] - before[sm]", "after[sm] - min(before.values())"),
+            ("the slowest SM", "float(median(", "float(max("),
+            ("too few SMs accepted", "2 * len(in_both) < len(start)", "len(in_both) < 1"),
+        ),
+    ),
+    Faults(
+        "benchmarks/products.py",
+        ("test_benchmarks.py::TestOperands", "test_benchmarks.py::TestProducts", "test_table.py"),
+        (
+            ("stale output", "out.fill(nan)", "pass"),
+            ("no output verified", "self._outs[:launched]", "self._outs[:0]"),
+            ("a wrong result timed", "if not self.residual.ok:", "if self.residual is None:"),
+            (
+                "one right element is enough",
+                "(out == self._right).all()",
+                "(out == self._right).any()",
+            ),
+            ("operands in the cache", "max(places, 1 + ", "max(places, "),
+            (
+                "constant operands",
+                ".random(count, np.float32) * 2 - 1",
+                ".random(count, np.float32) * 0 + 1",
+            ),
+            (
+                "operands without sign",
+                ".random(count, np.float32) * 2 - 1",
+                ".random(count, np.float32)",
+            ),
+            (
+                "A where it is aligned",
+                "buffer[problem.a_offset :].reshape",
+                "buffer[: m * k].reshape",
+            ),
+        ),
+    ),
+    Faults(
+        "benchmarks/measure.py",
+        ("test_benchmarks.py::TestMeasuring",),
+        (
+            ("seconds for GFLOPS", "problem.flops / sample.seconds / 1e9", "sample.seconds"),
+            ("the ratio turned round", "theirs / mine.seconds for", "mine.seconds / theirs for"),
+            (
+                "the share turned round",
+                "sample_gflops / self.peak_gflops for",
+                "self.peak_gflops / sample_gflops for",
+            ),
+            ("a busy GPU", "monitor.require_alone(own_processes=0)", "pass"),
+            ("samples of the version before", "reference.restart()\n", "pass\n"),
+            ("a result not verified", "        sampler.finish()", "        pass"),
+            ("a wrong cuBLAS timed", "elif wrong:", "elif wrong is None:"),
+        ),
+    ),
+    Faults(
+        "benchmarks/table.py",
+        ("test_table.py",),
+        (
+            (
+                "the fastest sample",
+                "median(sample.seconds for sample in self.sampler.samples)",
+                "min(sample.seconds for sample in self.sampler.samples)",
+            ),
+            ("the gain turned round", "return mine / others", "return others / mine"),
+            (
+                "the gain over the next one",
+                "for earlier, later in pairwise",
+                "for later, earlier in pairwise",
+            ),
+            ("a result not verified", "sampler.finish()", "sampler.plan"),
+            ("a busy GPU", "monitor.require_alone(own_processes=0)", "pass"),
+            ("green though wrong", "int(any(subject.wrong", "int(all(subject.wrong"),
+        ),
+    ),
+    Faults(
+        "benchmarks/verdict.py",
+        ("test_verdict.py",),
+        (
+            (
+                "the direction turned round",
+                "SLOWER if seconds.estimate > 0",
+                "SLOWER if seconds.estimate < 0",
+            ),
+            ("base and head swapped", "log(h / b)", "log(b / h)"),
+            (
+                "cycles that disagree",
+                "confirmed = copysign(1, seconds.estimate) *",
+                "confirmed = 1 *",
+            ),
+            (
+                "cycles not asked",
+                "if confirmed <= max(cycles.margin, limits.relevant / 2):",
+                "if False:",
+            ),
+            ("processes taken for one", "hypot(gap.margin, between)", "gap.margin"),
+            ("many benchmarks taken for one", "1 - ERROR_RATE / benchmarks", "1 - ERROR_RATE"),
+            (
+                "noise taken for the same",
+                "size + gap.margin < limits.visible",
+                "size < limits.visible",
+            ),
+            ("a bad sample accepted", "isfinite(value) and value > 0", "value == value"),
+            ("a single round", "MIN_ROUNDS = 3", "MIN_ROUNDS = 1"),
+            (
+                "a mean that is a sum",
+                "(self.estimate + other.estimate) / 2",
+                "self.estimate + other.estimate",
+            ),
+            ("one process decides", "if first.verdict is second.verdict or", "if first.verdict or"),
+            ("nothing is certain", "CERTAIN = 0.05", "CERTAIN = 0.0"),
+        ),
+    ),
+    Faults(
+        "benchmarks/distributions.py",
+        ("test_verdict.py",),
+        (
+            ("a mean that is not trimmed", "kept = ordered[trim : count - trim]", "kept = ordered"),
+            ("a tail too many", "tail = (1 - confidence) / 2", "tail = 1 - confidence"),
+            ("two sides for one", "0.5) / 2", "0.5)"),
+        ),
+    ),
+    Faults(
+        "benchmarks/gate.py",
+        ("test_gate.py",),
+        (
+            (
+                "base and head swapped",
+                "compare(old.samples, new.samples",
+                "compare(new.samples, old.samples",
+            ),
+            ("seconds for GFLOPS", "flops / median(s.seconds) / 1e9", "median(s.seconds)"),
+            (
+                "a wrong head accepted",
+                "Verdict.WRONG if after.wrong else",
+                "Verdict.SAME if after.wrong else",
+            ),
+            ("a second pair not asked", "if again:  # head", "if not again:  # head"),
+            (
+                "the second pair in the same order",
+                "(after, before) in _sample(report, (head, base)",
+                "(after, before) in _sample(report, (base, head)",
+            ),
+        ),
+        "rise or fall or failures or bad_luck or fresh_processes or same_speed",
+    ),
+    Faults(
+        "benchmarks/turns.py",
+        ("test_timing.py", "test_gate.py"),
+        (
+            ("always the same first", "[:: -1 if rounds % 2 else 1]", "[::1]"),
+            ("the fastest of the batches", "mean(batch.seconds for", "min(batch.seconds for"),
+            ("results not verified", 'ask(i, "finish", processes=len(processes))', "pass"),
+        ),
+        "turns or rounds or sample_that or takes or finish or answered or process_that_dies",
+    ),
+    Faults(
+        "benchmarks/series.py",
+        ("test_direction.py::test_a_benchmark_says_so_itself",),
+        (
+            (
+                "the direction turned round",
+                "benchmark.higher_is_better = higher_is_better",
+                "benchmark.higher_is_better = not higher_is_better",
+            ),
+        ),
+    ),
+    Faults(
+        "asv_plugins.py",
+        ("test_direction.py::test_regressions", "test_direction.py::test_feed"),
+        (
+            ("the direction turned round", "Reciprocals(graph) if benchmark", "graph if benchmark"),
+            ("reciprocals shown", "1 / last,", "last,"),
+            ("jumps turned round", "1 / old, 1 / new) for", "1 / new, 1 / old) for"),
+        ),
+    ),
+    Faults(
+        "benchmarks/ffma_peak.py",
+        ("test_table.py", "test_benchmarks.py::TestMeasuring"),
+        (
+            ("half of the operations", "self.flops = 2 * sums", "self.flops = sums"),
+            ("a stale result", "self._end.fill(nan)", "pass"),
+            ("a result not verified", "(self._start == self._end).all()", "len(self._start)"),
+        ),
+    ),
+    Faults(
+        "sgemm/trace.py",
+        ("test_trace.py",),
+        (
+            ("half of the operations", "return 2 * self.m", "return self.m"),
+            ("stores not counted", " + self.total.global_stores.units", ""),
+            ("bytes of C forgotten", " + self.m * self.n)", ")"),
+            ("blocks forgotten", "version.threads * version.blocks(m, n)", "version.threads"),
+            ("threads for warps", "line.fmas / WARP /", "line.fmas /"),
+        ),
+    ),
+)

@@ -1,0 +1,142 @@
+"""What figures are worth: measurements that are none, low clocks, small products, warm caches."""
+
+import json
+import sys
+from math import inf, nan
+from unittest.mock import MagicMock
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import gpu, products, timing
+from benchmarks.problems import parse
+from benchmarks.series import metric
+from sgemm import throttling
+
+pytest_plugins = ["fake_gpu"]
+
+
+@pytest.mark.case("2.5", "2.11")
+@pytest.mark.parametrize("value", [[], [nan], [1.0, nan], [inf], nan, -inf])
+def test_what_is_no_figure_fails_its_benchmark(value):
+    """asv would publish NaN as n/a, and so hide it."""
+    with pytest.raises(RuntimeError, match=r"^gflops is no figure: "):
+        metric({"gflops": value}, "gflops")
+    assert metric({"gflops": value, "seconds": [0.5]}, "seconds") == [0.5]
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """A reading of a GPU whose clock, highest clock and throttle reasons NVML tells so; None where
+    it does not tell."""
+
+    def read(mhz=1980, most=1980, reasons=0):
+        class NotSupportedError(Exception):
+            pass
+
+        def answer(value):
+            if value is None:
+                raise NotSupportedError
+            return value
+
+        nvml = MagicMock(NVMLError_NotSupported=NotSupportedError)
+        nvml.nvmlDeviceGetClockInfo = lambda device, kind: answer(mhz)
+        nvml.nvmlDeviceGetMaxClockInfo = lambda device, kind: answer(most)
+        nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda device: answer(reasons)
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        return gpu.Monitor(gpu.Gpu("", "", (9, 0), "13.0")).read()
+
+    return read
+
+
+@pytest.mark.case("2.10", "5.9")
+@pytest.mark.parametrize(
+    ("bits", "throttled"),
+    [
+        (0, ()),
+        (1, ()),  # idle
+        (2, ("clock setting",)),
+        (0x1FF, tuple(throttling.REASONS.values())),
+        (None, None),
+    ],
+)
+def test_what_holds_the_clocks_down_is_recorded(read, bits, throttled):
+    """Also clocks that somebody has locked; in the doctor's words."""
+    assert read(reasons=bits).throttled == throttled
+
+
+@pytest.mark.case("2.10")
+@pytest.mark.parametrize(("mhz", "low"), [(1980, False), (1584, False), (1583, True), (345, True)])
+def test_low_clocks_are_marked(read, mhz, low):
+    assert read(mhz).low_clock is low
+
+
+def test_clocks_that_are_not_reported_are_not_low(read):
+    assert not read(None).low_clock
+    assert not read(900, most=None).low_clock
+
+
+@pytest.mark.case("2.10", "2.11")
+def test_samples_at_low_clocks_count_and_are_marked(fake_gpu, table, monkeypatch):
+    """A run of nothing else has as many samples as any other, none of which is dropped."""
+    low = gpu.Reading(900, 3201, 350.5, 90, ("hardware thermal",), low_clock=True)
+    monkeypatch.setattr(fake_gpu.Monitor, "read", lambda monitor: low)
+    rows = json.loads(table("64x48x33", "--json"))["rows"]
+    for row in rows:
+        assert len(row["seconds"]) == len(row["readings"]) >= timing.MIN_SAMPLES
+        assert all(reading["low_clock"] for reading in row["readings"])
+        assert row["gflops"] > 0
+    printed = table("64x48x33")
+    for row in rows:
+        assert f"{row['version']}: " in printed
+    assert printed.count(" samples at low clocks") == len(rows)
+
+
+@pytest.fixture
+def table(capsys, monkeypatch):
+    """What ``python -m benchmarks table`` prints for a problem."""
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def table(problem, *arguments):
+        assert command.main(["table", "--problem", problem, *arguments]) == 0
+        return capsys.readouterr().out
+
+    return table
+
+
+@pytest.mark.case("2.8", "2.12")
+def test_small_products_have_a_latency_beside_that_of_an_empty_kernel(fake_gpu, table, monkeypatch):
+    """And two figures, where the operands of one fit the L2 cache: it is cold, or warm."""
+    monkeypatch.setattr("benchmarks.table.LATENCY_BELOW_SECONDS", inf)
+    document = json.loads(table("64x48x33", "--json"))
+    *products, peak = document["rows"]
+    assert 0 < document["environment"]["empty_kernel_seconds"] < inf
+    for row in products:
+        assert row["latency_us"] == pytest.approx(2 * 64 * 48 * 33 / row["gflops"] / 1e3)
+        assert row["warm_gflops"] > 0
+        assert row["warm_gflops"] != row["gflops"]
+    assert peak["latency_us"] is peak["warm_gflops"] is None
+    printed = table("64x48x33")
+    assert "latency, µs" in printed
+    assert "in a warm L2" in printed
+    assert "an empty kernel takes " in printed
+
+
+@pytest.mark.case("2.8")
+def test_long_products_have_neither(fake_gpu, table, monkeypatch):
+    monkeypatch.setattr("benchmarks.table.LATENCY_BELOW_SECONDS", 0)
+    problem = "128x96x33"  # whose operands are larger than the cache
+    assert parse(problem).operand_bytes > products.l2_bytes()
+    rows = json.loads(table(problem, "--json"))["rows"]
+    assert {(row["latency_us"], row["warm_gflops"]) for row in rows} == {(None, None)}
+    printed = table(problem)
+    assert "latency" not in printed
+    assert "warm" not in printed
+
+
+@pytest.mark.case("2.8")
+def test_a_warm_cache_holds_one_set_of_operands(fake_gpu):
+    problem = parse("16x16x16")
+    values = products.random_values(products.Operands.floats(problem))
+    assert products.Operands(problem, "row", values, warm=True).sets == 1
+    assert products.Operands(problem, "row", values).sets > 1
