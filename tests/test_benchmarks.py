@@ -39,6 +39,9 @@ class TestProblems:
         """46341 cubed is beyond 32 bits, and twice that beyond a float's 53."""
         assert Problem(*[integer(46341)] * 3).flops == 2 * 46341**3
 
+    def test_count_bytes_of_all_three_matrices(self):
+        assert Problem(3, 5, 7).operand_bytes == 4 * (3 * 7 + 7 * 5 + 3 * 5)
+
     @pytest.mark.parametrize("name", PROBLEMS)
     def test_are_found_by_name(self, name):
         assert parse(name) is PROBLEMS[name]
@@ -89,7 +92,9 @@ class TestOperands:
         aligned, shifted = Problem(8, 8, 8), Problem(8, 8, 8, a_offset=1)
         for problem in (aligned, shifted):
             operands = self.operands(problem)
-            assert operands.a[0].base.size == 64 + problem.a_offset
+            a = operands.a[0]
+            assert a.base.size == 64 + problem.a_offset
+            assert a.ctypes.data - a.base.ctypes.data == 4 * problem.a_offset
         assert (self.operands(aligned).a[0] == self.operands(shifted).a[0]).all()
 
     @pytest.mark.parametrize("native_b", ["row", "column"])
@@ -99,6 +104,31 @@ class TestOperands:
         assert native.flags.c_contiguous == (native_b == "row")
         assert column.flags.f_contiguous
         assert (native == column).all()
+
+
+class TestProducts:
+    def product(self, multiply):
+        problem = Problem(8, 8, 8)
+        values = products.random_values(products.Operands.floats(problem))
+        return products.Product(multiply, products.Operands(problem, "row", values))
+
+    @pytest.mark.parametrize("place", [0, 1, -1])
+    def test_every_output_is_verified_as_a_whole(self, fake_gpu, place):
+        product = self.product(lambda a, b, out: np.matmul(a, b, out=out))
+        for i in range(product.sets):
+            product.launch(i)
+        product.verify(product.sets)
+        product._outs[place][7, 7] += 1
+        with pytest.raises(timing.WrongResultError, match="wrong: 1 of 64 elements"):
+            product.verify(product.sets)
+
+    def test_what_was_written_before_is_spoilt(self, fake_gpu):
+        product = self.product(lambda a, b, out: np.matmul(a, b, out=out))
+        product.launch(0)
+        product.verify(1)
+        product.poison()
+        with pytest.raises(timing.WrongResultError, match="wrong: 64 of 64 elements"):
+            product.verify(1)
 
 
 SMALL = {
@@ -197,6 +227,18 @@ class TestMeasuring:
         assert records["16x16x16"]["seconds"]
         assert records["16x16x16 A+1"]["seconds"]
 
+    def test_a_kernel_that_stops_writing_when_timed_is_wrong(self, monkeypatch):
+        launches = []
+
+        def lazy(a, b, *, out, version):
+            launches.append(out)
+            if len(launches) == 1:  # as many as are verified before the timing starts
+                np.matmul(a, b, out=out)
+
+        monkeypatch.setattr(sgemm, "matmul", lazy, raising=False)
+        (record,) = self.answer("v3", problems=["16x16x16"])["v3"].values()
+        assert record["error"].startswith("wrong: 256 of 256 elements")
+
     def test_a_failing_kernel_ends_the_child(self, fake_gpu, monkeypatch):
         def fail(a, b, *, out, version):
             raise fake_gpu.CudaError("an illegal memory access was encountered")
@@ -236,9 +278,10 @@ class TestMeasuring:
 
     @pytest.mark.case("5.8")
     def test_a_busy_gpu_is_refused(self, fake_gpu, monkeypatch):
+        """Before anything is measured."""
         monkeypatch.setattr(fake_gpu.Monitor, "processes", 1)
         with pytest.raises(gpu.GpuBusyError):
-            self.answer("v0")
+            measure.answer([], ["v0 16x16x16"], pytest.fail)
 
 
 class TestSpeed:

@@ -207,6 +207,7 @@ def test_the_template_compiles_for_a_gpu():
         ("writes_past_the_row", "writes outside C"),
         ("forgets_the_edges", "writes outside C"),
         ("writes_beside_a", "writes to A or beside it"),
+        ("rounds_to_tf32", "wrong: .* elements"),
     ],
 )
 def test_a_wrong_kernel_is_red(run, kernel, detail):

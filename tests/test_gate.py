@@ -486,6 +486,7 @@ def test_processes_take_turns(players, tmp_path):
     log = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     order = [name for name, command, *_ in log if command == "sample"]
     assert order == ["base", "head", "head", "base"] * 2
+    assert log[-2:] == [["base", "finish"], ["head", "finish"]]
 
 
 @pytest.mark.parametrize(
@@ -602,7 +603,7 @@ def test_a_process_samples_and_verifies(commanded):
     assert ready["gpu"] == "Fake GPU"
     assert turns.MIN_ROUNDS <= prepared["rounds"] <= turns.MAX_ROUNDS
     assert sample["seconds"] > 0
-    assert sample["cycles"] == pytest.approx(sample["seconds"] * 1.98e9, rel=0.2)
+    assert sample["cycles"] > 0.9 * sample["seconds"] * 1.98e9  # the CPU may stall in between
     assert sample["reading"]["sm_mhz"] == 1980
     assert finished == {"finished": True}
     assert commanded.spun == []

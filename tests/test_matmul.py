@@ -17,7 +17,8 @@ from places import GPU, SIMULATOR
 from problems import Problem, extents, layouts, multiply, problems, windows
 
 import sgemm
-from sgemm import LADDER, residual
+from sgemm import LADDER, residual, simulator
+from sgemm.kernel_files import kernel_path
 from sgemm.multiply import ALIGNED_COPY_MIN_K
 
 case = pytest.mark.case
@@ -417,6 +418,17 @@ def test_beta_1_without_terms_launches_nothing(place):
     assert launches == []
 
 
+@pytest.mark.parametrize("beside", [0, 1], ids=["whole tiles", "parts of tiles"])
+@pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 3), (-2, 1), (3, -2)])
+def test_scales(place, version, beside, alpha, beta):
+    m, n, k = (tile + beside for tile in version.tile)
+    problem = Problem(
+        m, n, k, out=Layout(padding=beside), alpha=alpha, beta=beta, data="small integers"
+    )
+    product = multiply(problem, version, place)
+    assert_same(product.c, product.in_integers())
+
+
 def test_non_finite_alpha_and_beta_follow_the_arithmetic(place, version):
     xp = place.xp
     a = xp.asarray([[1, 0], [-1, 0], [0, 0]], dtype=np.float32)
@@ -502,6 +514,32 @@ def test_float4_is_used_exactly_where_it_may_be(place, version, data):
 
 
 @case("1.1")
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("beside", range(5))
+@pytest.mark.parametrize("of", ["address", "rows"])
+def test_float4_needs_16_bytes(place, version, name, beside, of):
+    """Of the operand's address and between its rows."""
+    offset, gap = (beside, 0) if of == "address" else (0, beside)
+    xp = place.xp
+    matrix = xp.ones(8 * (8 + gap) + offset, np.float32)[offset:].reshape(8, 8 + gap)[:, :8]
+    matrices = {"a": xp.ones((8, 8), np.float32), "b": xp.ones((8, 8), np.float32), name: matrix}
+    if version.b_layout == "column":
+        matrices["b"] = matrices["b"].T
+    with place.launches() as launches:
+        sgemm.matmul(**matrices, version=version)
+    (launch,) = launches
+    assert launch.defines["VECTOR"] == (version.float4 and beside % 4 == 0)
+
+
+def test_float4_reads_a_single_row_wherever_the_next_one_would_be(place, version):
+    row = place.xp.ones((2, 9), np.float32)[:1, :8]
+    other = place.xp.ones((8, 8), np.float32)
+    with place.launches() as launches:
+        sgemm.matmul(row, other if version.b_layout == "row" else other.T, version=version)
+    (launch,) = launches
+    assert launch.defines["VECTOR"] == version.float4
+
+
 @pytest.mark.parametrize("misaligned", ["a", "b"])
 def test_a_long_sum_is_worth_an_aligned_copy(place, version, misaligned):
     """From some K on a misaligned operand is copied, so that the float4 path can run."""
@@ -694,20 +732,64 @@ def test_offsets_past_2_to_the_31(version, stride):
     assert out.tolist() == [[1, 2, 8], [4, 5, 23]]
 
 
+def far_apart(rows, pitch):
+    """A matrix of three columns whose rows lie that many floats apart, in memory that is reserved
+    only."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    memory = np.frombuffer(mmap.mmap(-1, 4 * rows * pitch, flags), np.float32)
+    return memory.reshape(rows, pitch)[:, :3]
+
+
 @case("1.15", "1.17")
 def test_products_of_strides_past_2_to_the_31(version):
     """Each row is near the one before, and the last ones lie 2**31 elements behind the first."""
     rows, pitch = 300, 2**23 + 4
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    large, out = (
-        np.frombuffer(mmap.mmap(-1, 4 * rows * pitch, flags), np.float32).reshape(rows, pitch)
-        for _ in range(2)
-    )
+    large, out = far_apart(rows, pitch), far_apart(rows, pitch)
     rng = np.random.default_rng(0)
-    large, out = large[:, :3], out[:, :3]
     large[...] = rng.integers(-3, 4, large.shape)
     few = rng.integers(-3, 4, (3, rows)).astype(np.float32)
     sgemm.matmul(large, few[:, :3], out=out, version=version)
     assert_same(out, large @ few[:, :3])
     assert_same(sgemm.matmul(few, large, version=version), few @ large)
     assert_same(sgemm.matmul(few, large[:, ::-1], version=version), few @ large[:, ::-1])
+    assert_same(sgemm.matmul(few[:, :3].T, large.T, version=version), few[:, :3].T @ large.T)
+
+
+@case("1.15", "1.17")
+def test_copies_of_strides_past_2_to_the_31(version):
+    """Of views that no version takes: of rows that run backwards, and of their transposes."""
+    rows, pitch = 300, 2**23 + 4
+    backwards, out = (far_apart(rows, pitch)[:, ::-1] for _ in range(2))
+    rng = np.random.default_rng(0)
+    backwards[...] = rng.integers(-3, 4, backwards.shape)
+    few = rng.integers(-3, 4, (3, rows)).astype(np.float32)
+    tall = few.T.copy()
+    assert_same(sgemm.matmul(few, backwards, version=version), few @ backwards)
+    assert_same(sgemm.matmul(backwards.T, tall, version=version), backwards.T @ tall)
+    sgemm.matmul(tall, few[:, :3], out=out, version=version)
+    assert_same(out, tall @ few[:, :3])
+    sgemm.matmul(few[:, :3], few, out=out.T, version=version)
+    assert_same(out.T, few[:, :3] @ few)
+
+
+@case("1.15")
+def test_a_step_along_k_past_2_to_the_31(version):
+    """The second tile's rows of B lie that far behind the first one's."""
+    _, _, step = version.tile
+    k = step + 1
+    b = far_apart(k, 2**31 // step + 4)
+    b[...] = np.random.default_rng(0).integers(-3, 4, b.shape)
+    a = np.ones((2, k), np.float32)
+    assert_same(sgemm.matmul(a, b, version=version), a @ b)
+
+
+def test_scaling_counts_in_64_bits():
+    """The elements of a matrix that has 2**32, of which one block scales the first."""
+    c = np.ones(256, np.float32)
+    rows = cols = 2**16
+    arguments = (np.int32(rows), np.int32(cols), np.float32(3))
+    place = np.uintp(c.ctypes.data), np.int64(cols), np.int64(1)
+    simulator.launch(
+        kernel_path("scale.cu"), "scale", {"THREADS": 256}, 1, 256, (*arguments, *place)
+    )
+    assert (c == 3).all()

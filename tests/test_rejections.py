@@ -56,8 +56,9 @@ def test_dtypes_of_numpy_alone(place, rejects, name, dtype):
     test_dtypes(place, rejects, name, dtype)
 
 
-def test_depths_that_do_not_match(place, rejects):
-    rejects(ValueError, "b", 3, 4, b=place.xp.ones((4, 5), np.float32))
+@pytest.mark.parametrize("depth", [2, 4])
+def test_depths_that_do_not_match(place, rejects, depth):
+    rejects(ValueError, "b", 3, depth, b=place.xp.ones((depth, 5), np.float32))
 
 
 def test_depth_0_against_another(place, rejects):
@@ -270,6 +271,9 @@ def test_grids_that_are_too_large(place, version, rejects):
     largest = 2**31 - 1
     a, b = xp.broadcast_to(one, (largest, 1)), xp.broadcast_to(one, (1, largest))
     rejects(ValueError, "version", version.name, largest, a=a, b=b, version=version)
+    tile_m, tile_n, _ = version.tile
+    a, b = xp.broadcast_to(one, (2**20 * tile_m, 1)), xp.broadcast_to(one, (1, 2**11 * tile_n))
+    rejects(ValueError, "version", 2**31, largest, a=a, b=b, version=version)
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -285,8 +289,9 @@ def test_dimensions_past_int32(place, rejects, name):
 def test_addresses_and_strides_that_are_no_floats(rejects, place):
     raw = np.zeros(100, np.uint8)
     raw = raw[-raw.ctypes.data % 4 :]
-    odd_address = raw[1:49].view(np.float32).reshape(4, 3)
-    rejects(ValueError, "a", "4 bytes", a=odd_address)
+    for beside in (1, 2, 3):
+        beside_a_float = raw[beside : beside + 48].view(np.float32).reshape(4, 3)
+        rejects(ValueError, "a", "4 bytes", a=beside_a_float)
     record = np.zeros((4, 3), np.dtype([("value", "f4"), ("tag", "u1")]))
     rejects(ValueError, "a", "4 bytes", a=record["value"])
 

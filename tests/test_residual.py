@@ -151,6 +151,24 @@ def test_the_bound_against_exact_arithmetic(data):
                     assert not right
 
 
+@pytest.mark.parametrize("alpha", [1.0, -2.0, 0.5])
+@pytest.mark.parametrize("beta", [0.0, 1.0, -3.0])
+@pytest.mark.parametrize("depth", [1, 30])
+def test_the_bound(alpha, beta, depth):
+    """The error of one step of a float, as a fraction of the bound, written out."""
+    a, b, c0 = np.ones((1, depth), "f4"), np.full((depth, 1), -1, "f4"), float32([[4]])
+    c = float32([[-alpha * depth + beta * 4]])
+    beside = np.nextafter(c, np.float32(1000))
+    gamma = (depth + 2) * 2.0**-24 / (1 - (depth + 2) * 2.0**-24)
+    bound = gamma * (abs(alpha) * depth + abs(beta) * 4)
+    result = residual.check(beside, a, b, alpha=alpha, beta=beta, c0=c0)
+    assert result.worst == pytest.approx(float(beside[0, 0] - c[0, 0]) / bound, rel=1e-9)
+
+    least = float32([[LEAST_SUBNORMAL]])
+    result = residual.check(least, 0 * a, b, alpha=alpha, beta=beta, c0=0 * c0)
+    assert result.worst == pytest.approx(2 / (abs(alpha) * depth + 2), rel=1e-9)
+
+
 def test_alpha_and_beta_are_rounded_to_float32_first():
     a, b, c0 = random_matrices()
     assert residual.check(naive(a, b, 0.1, 0.7, c0), a, b, alpha=0.1, beta=0.7, c0=c0).ok

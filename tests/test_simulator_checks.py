@@ -2,7 +2,7 @@
 threads, on right kernels into which it is planted; and right kernels have no findings."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,12 @@ import problems as problems_module
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matrices import PLAIN, Layout
 from places import SIMULATOR
-from problems import problems
+from problems import Problem, problems
 
 import sgemm
-from sgemm import simulator
+from sgemm import LADDER, simulator
 from sgemm.__main__ import main
 from sgemm.source import from_file
 
@@ -294,6 +295,29 @@ def test_the_ladder_has_no_findings(version, data):
     with simulator.checked() as findings:
         problems_module.multiply(problem, version, SIMULATOR)
     assert findings == []
+
+
+@pytest.mark.parametrize("beta", [0.0, 3.0])
+@pytest.mark.parametrize("beside", [-1, 0, 1, 4])
+def test_the_ladder_has_no_findings_around_its_tiles(version, beside, beta):
+    """Beside the tiles' edges, with float4 where that is a multiple of four and without."""
+    m, n, _ = (max(1, tile + beside) for tile in version.tile)
+    k = max(1, 3 * version.tile[2] + beside)
+    problem = Problem(m, n, k, out=PLAIN, beta=beta, data="small integers")
+    with simulator.checked() as findings:
+        problems_module.multiply(problem, version, SIMULATOR)
+    assert findings == []
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 70])
+def test_copies_have_no_findings(size):
+    """Of all three matrices, and of the scaling that a product without terms is."""
+    steps = Layout(row_step=-1, col_step=3)
+    problem = Problem(size, 102 - size, 40, steps, steps, steps, beta=2.0)
+    for alpha in (1.0, 0.0):
+        with simulator.checked() as findings:
+            problems_module.multiply(replace(problem, alpha=alpha), LADDER["v1"], SIMULATOR)
+        assert findings == []
 
 
 def test_a_finding_tells_all_about_itself(tmp_path):

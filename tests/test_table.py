@@ -12,8 +12,9 @@ import pytest
 
 import sgemm
 from benchmarks import __main__ as command
-from benchmarks import gpu, table, timing
-from sgemm import LADDER
+from benchmarks import ffma_peak, gpu, table, timing
+from sgemm import LADDER, simulator
+from sgemm.simulator.counts import total
 
 pytest_plugins = ["fake_gpu"]
 
@@ -77,6 +78,31 @@ def test_people_get_a_table(fake_gpu, capsys, monkeypatch):
 
 def test_the_article_s_figures_stand_beside_its_problem():
     assert table.ARTICLE_PROBLEM.name == "4096x4096x4096"
+
+
+def test_the_peak_counts_what_its_kernel_computes(fake_gpu):
+    """By the simulator, which counts two of the kernel's iterations."""
+    peak = ffma_peak.FfmaPeak()
+    source = Path(ffma_peak.__file__).with_suffix(".cu")
+    constants = {name: getattr(ffma_peak, name) for name in ("THREADS", "CHAINS", "STEPS")}
+    start = np.random.default_rng(0).random(peak._start.size, np.float32)
+    end = np.empty_like(start)
+    addresses = (np.uintp(array.ctypes.data) for array in (start, end))
+    arguments = np.float32(-1), np.float32(1), np.int32(2), *addresses
+    with simulator.counted() as launches:
+        simulator.launch(source, "ffma_peak", constants, peak._blocks, ffma_peak.THREADS, arguments)
+    multiply_adds = total(launches[0].lines.values()).fmas
+    assert peak.flops == 2 * multiply_adds * ffma_peak.ITERATIONS / 2
+    assert np.array_equal(start, end)
+
+
+def test_a_stale_peak_is_wrong(fake_gpu):
+    peak = ffma_peak.FfmaPeak()
+    peak.launch(0)
+    peak.verify(1)
+    peak.poison()
+    with pytest.raises(timing.WrongResultError):
+        peak.verify(1)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +184,7 @@ def test_bad_arguments_exit_2_with_one_line(fake_gpu, capsys, arguments, reason)
 
 
 def test_a_busy_gpu_is_not_measured(fake_gpu, capsys, monkeypatch):
+    monkeypatch.setattr(sgemm, "matmul", pytest.fail, raising=False)
     monkeypatch.setattr(fake_gpu.Monitor, "processes", 1)
     status, printed = run(capsys)
     assert status == 2

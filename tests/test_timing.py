@@ -279,6 +279,15 @@ class TestStopping:
             sampler.sample()
         assert reason_to_stop(samplers, 10.0) == "count"
 
+    def test_the_time_cap_is_of_all_samples_together(self):
+        (sampler,) = self.sampled(lambda i: 0.001, rounds=timing.ENOUGH_SAMPLES - 1)
+        assert reason_to_stop([sampler], sampler.spent_seconds * 1.01) is None
+        of_one = sampler.spent_seconds / len(sampler.samples)
+        assert of_one == pytest.approx(
+            0.001 * sampler.plan.launches_per_batch * sampler.plan.batches_per_sample
+        )
+        assert reason_to_stop([sampler], 4.99 * of_one) == "time"
+
     @pytest.mark.parametrize("seconds", [0.001, 5.0])
     def test_the_time_cap_spares_the_least_number_of_samples(self, seconds):
         samplers = self.sampled(lambda i: seconds, rounds=timing.MIN_SAMPLES - 1)
@@ -321,11 +330,12 @@ class TestCycles:
 
 
 class Cuda(ModuleType):
-    """CUDA whose every event and kernel takes one second, in the order that they are queued."""
+    """CUDA whose every event and kernel takes one second, in the order that they are queued. Its
+    clock is known up to the event that was waited for last."""
 
     def __init__(self):
         super().__init__("cupy")
-        self.now = 0
+        self.now = self.known = 0
         self.cuda = self
         self.int64 = np.int64
         self.empty = np.empty
@@ -360,12 +370,12 @@ class Cuda(ModuleType):
                 self.time = cuda.now
 
             def synchronize(self):
-                pass
+                cuda.known = self.time
 
         return Event()
 
-    @staticmethod
-    def get_elapsed_time(start, end):
+    def get_elapsed_time(self, start, end):
+        assert start.time <= end.time <= self.known
         return 1000.0 * (end.time - start.time)
 
 

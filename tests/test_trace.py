@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgemm import LADDER, simulator
+from sgemm import LADDER, matmul, simulator
 from sgemm.__main__ import main
 from sgemm.kernel_files import kernel_path, kernels_folder
 from sgemm.simulator.counts import total
@@ -129,13 +129,33 @@ def test_the_first_versions_coalesce_as_nsight_compute_says():
     assert v0.total.global_loads.ideal_per_request == 2.5
 
 
+@pytest.mark.parametrize(("step", "order", "sectors"), [(1, "C", 4), (1, "F", 4), (2, "C", 8)])
+def test_copies_coalesce(step, order, sectors):
+    """Every other float takes twice the sectors, and one more where the matrix does not begin at a
+    sector."""
+    one = np.ones((64, 64), np.float32)
+    view = np.ones((64, 64 * step), np.float32)[:, ::step]
+    view = view if order == "C" else view.T
+    tall = np.ones((1, 64), np.float32).repeat(64, 0)
+    with simulator.counted() as launches:
+        matmul(view, tall, version="v0")  # which takes B by columns
+        matmul(one, tall, out=view, version="v1")
+    copies = [total(each.lines.values()) for each in launches if each.entry == "copy_strided"]
+    assert copies
+    for copy in copies:
+        for access in (copy.global_loads, copy.global_stores):
+            assert access.units_per_request <= sectors + 1
+
+
 def test_what_holds_for_every_version(version):
     shape = m, n, k = 256, 256, 64
     one = trace(version, *shape)
     epilogue = m * n  # alpha
     assert m * n * k <= one.total.fmas <= m * n * k + epilogue
     assert one.total.global_stores.floats == m * n
+    assert one.compulsory_bytes == 4 * (m * k + k * n + m * n)
     assert one.bytes >= one.compulsory_bytes
+    assert one.intensity == 2 * m * n * k / one.bytes
     assert one.total.global_loads.floats >= m * k + k * n
     for access in (
         one.total.global_loads,
@@ -148,6 +168,15 @@ def test_what_holds_for_every_version(version):
     assert trace(version, *shape) == one  # nothing is drawn
     with simulator.order(7):
         assert trace(version, *shape) == one
+
+
+def test_figures_per_load_and_per_thread():
+    v0, v2 = (trace(LADDER[name], 256, 64, 128).figures() for name in ("v0", "v2"))
+    assert v0["fmas_per_global_load"] == 0.5  # a float of A and one of B for each
+    assert v2["fmas_per_shared_load"] == 0.5
+    assert v0["fmas_per_shared_load"] is None
+    assert v0["barriers"] == 0
+    assert v2["barriers"] == 2 * 128 / LADDER["v2"].tile[2]
 
 
 def test_lines_are_the_sources(version):
