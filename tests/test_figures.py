@@ -1,8 +1,12 @@
 """What figures are worth: measurements that are none, low clocks, small products, warm caches."""
 
 import json
+import os
+import subprocess
 import sys
 from math import inf, nan
+from pathlib import Path
+from statistics import median
 from unittest.mock import MagicMock
 
 import pytest
@@ -140,3 +144,72 @@ def test_a_warm_cache_holds_one_set_of_operands(fake_gpu):
     values = products.random_values(products.Operands.floats(problem))
     assert products.Operands(problem, "row", values, warm=True).sets == 1
     assert products.Operands(problem, "row", values).sets > 1
+
+
+# --- on a GPU, which the instrument must have to itself ---
+
+
+def on_the_gpu(**environment):
+    """What ``timing_target.py`` measures in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("timing_target.py"))],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
+    """Of a process that finds nothing compiled, and of one that finds everything."""
+    folders = {
+        name: str(tmp_path_factory.mktemp(name)) for name in ("SGEMM_CACHE_DIR", "CUPY_CACHE_DIR")
+    }
+    return {"cold": on_the_gpu(**folders), "warm": on_the_gpu(**folders)}
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+class TestOnTheGpu:
+    @pytest.mark.case("2.1")
+    def test_no_product_is_faster_than_the_peak_and_twice_the_depth_takes_twice_the_time(
+        self, figures
+    ):
+        warm = figures["warm"]
+        half, whole = (min(warm[name]["seconds"]) for name in ("half the depth", "whole depth"))
+        assert 1.7 < whole / half < 2.3
+        assert 2 * 4096**3 / whole / 1e9 < 1.001 * warm["peak GFLOPS"]
+
+    @pytest.mark.case("2.2")
+    def test_the_instrument_agrees_with_events_around_launches(self, figures):
+        warm = figures["warm"]
+        assert warm["by events"] > 0.001
+        assert median(warm["whole depth"]["seconds"]) == pytest.approx(warm["by events"], rel=0.05)
+
+    @pytest.mark.case("2.3")
+    def test_the_number_of_launches_changes_no_figure(self, figures):
+        few, many = figures["warm"]["few"], figures["warm"]["many"]
+        assert many["launches"] > 10 * few["launches"]
+        assert min(many["seconds"]) == pytest.approx(min(few["seconds"]), rel=0.2)
+
+    @pytest.mark.case("2.4", "2.12")
+    def test_the_shortest_products_have_a_figure(self, figures):
+        tiny, overhead = figures["warm"]["tiny"], figures["warm"]["empty kernel"]
+        assert tiny["batch"] >= 0.001
+        assert all(0 < seconds < 1e-4 for seconds in tiny["seconds"])
+        assert max(tiny["seconds"]) < 1.5 * min(tiny["seconds"])
+        assert 0 < overhead < min(tiny["seconds"])
+
+    @pytest.mark.case("2.6")
+    def test_nothing_is_compiled_within_a_sample(self, figures):
+        cold, warm = (median(figures[cache]["first"]["seconds"]) for cache in ("cold", "warm"))
+        assert cold == pytest.approx(warm, rel=0.03)
+
+    @pytest.mark.case("2.7")
+    def test_one_launch_a_batch_and_ten_have_one_figure(self, figures):
+        warm = figures["warm"]
+        one, ten = warm["one launch a batch"], warm["ten launches a batch"]
+        assert (one["launches"], ten["launches"] >= 10) == (1, True)
+        assert min(one["seconds"]) == pytest.approx(min(ten["seconds"]), rel=0.03)
