@@ -129,6 +129,11 @@ CUPY_TWICE = Cause(
     "pip uninstall -y {names}; {install}",
 )
 CUPY_FOR_ROCM = Cause("{wheel}", "it is for AMD's GPUs", "pip uninstall -y {name}; {install}")
+CUPY_BEFORE_CUDA_12 = Cause(
+    "{wheel}",
+    "it is for CUDA {major}, and sgemm for CUDA 12 and 13",
+    "pip uninstall -y {name}; {install}",
+)
 CUPY_NEWER_THAN_DRIVER = Cause(
     "{wheel} with a driver for CUDA up to {driver}",
     "the wheel needs a driver for CUDA {major}, {minimum} or later: every call would fail with "

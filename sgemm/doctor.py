@@ -1,5 +1,6 @@
 """Examines the environment: what ``sgemm`` needs, what is there, and how to repair it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -331,8 +332,11 @@ def _cupy(wheels: dict[str, str] | Exception, driver: Driver | Exception | None)
     if name.startswith("cupy-rocm"):
         facts = {"wheel": seen, "name": name, "install": _install(driver)}
         return _finding("CuPy", "problem", causes.CUPY_FOR_ROCM.of(**facts))
-    major = int(name.removeprefix("cupy-cuda").rstrip("x")) if "-cuda" in name else 0
-    if isinstance(driver, Driver) and major > driver.cuda[0]:
+    major = _cuda_of(name)
+    if major is not None and major < 12:
+        facts = {"wheel": seen, "name": name, "major": str(major), "install": _install(driver)}
+        return _finding("CuPy", "problem", causes.CUPY_BEFORE_CUDA_12.of(**facts))
+    if major is not None and isinstance(driver, Driver) and major > driver.cuda[0]:
         facts = {
             "wheel": seen,
             "driver": dotted(driver.cuda),
@@ -342,6 +346,14 @@ def _cupy(wheels: dict[str, str] | Exception, driver: Driver | Exception | None)
         }
         return _finding("CuPy", "problem", causes.CUPY_NEWER_THAN_DRIVER.of(**facts))
     return Finding("CuPy", "ok", seen)
+
+
+def _cuda_of(wheel: str) -> int | None:
+    """The CUDA major that a wheel of CuPy is for, by its name; old ones are for a minor release."""
+    found = re.fullmatch(r"cupy-cuda(\d+)(x?)", wheel)
+    if found is None:
+        return None
+    return int(found[1]) if found[2] else int(found[1]) // 10
 
 
 def _headers(folder: str | Exception | None, wheels: dict[str, str] | Exception) -> list[Finding]:

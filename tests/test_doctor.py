@@ -249,6 +249,18 @@ PROBLEMS = {
         "cupy-cuda13x 14.2.0 with a driver for CUDA up to 12.4",
         "nvidia-cuda-runtime-cu12, or update the driver to 580.65.06 or later",
     ),
+    "CuPy wheel for CUDA 11": (
+        machine(cupy_wheels={"cupy-cuda11x": "13.6.0"}),
+        "CuPy",
+        "cupy-cuda11x 13.6.0",
+        "pip uninstall -y cupy-cuda11x; pip install cupy-cuda13x",
+    ),
+    "CuPy wheel for one release of CUDA": (
+        machine(LAPTOP, cupy_wheels={"cupy-cuda112": "10.6.0"}),
+        "CuPy",
+        "cupy-cuda112 10.6.0",
+        "pip uninstall -y cupy-cuda112; pip install",
+    ),
     "CuPy wheel for AMD's GPUs": (
         machine(cupy_wheels={"cupy-rocm-7-0": "14.0.0"}),
         "CuPy",
@@ -470,6 +482,11 @@ def test_several_disturbances_are_several_findings():
 def test_boards_that_programs_do_not_see_disturb_nobody():
     other = replace(BOARD, pci_bus_id="0000:4C:00.0", processes=(1,))
     assert finding(machine(boards=[other, BOARD]), "state of GPU 0").verdict == "ok"
+
+
+@pytest.mark.parametrize("name", ["cupy", "cupy-cuda12x", "cupy-cuda-of-somebody-else"])
+def test_other_wheels_of_cupy_may_be_right(name):
+    assert finding(machine(cupy_wheels={name: "14.2.0"}), "CuPy").verdict == "ok"
 
 
 def test_low_clocks_of_an_idle_gpu_are_right():
