@@ -9,6 +9,8 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
+from .gpu import NoGpuError
+
 COMMANDS = ("table", "gate", "calibrate", "profile", "ceiling")
 """The modules that are commands: each has ``add_parser(commands)`` and ``run(options)``."""
 
@@ -37,9 +39,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _report(status: int, error: Exception) -> int:
+    from sgemm import doctor
     from sgemm.causes import explain
 
-    print(f"python -m benchmarks: {explain(error)}", file=sys.stderr)
+    reason = explain(error)
+    if isinstance(error, NoGpuError):
+        reason += f"; {doctor.why_no_gpu(doctor.examine())}"
+    print(f"python -m benchmarks: {reason}", file=sys.stderr)
     return status
 
 

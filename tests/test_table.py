@@ -13,7 +13,7 @@ import pytest
 import sgemm
 from benchmarks import __main__ as command
 from benchmarks import ffma_peak, gpu, table, timing
-from sgemm import LADDER, simulator
+from sgemm import LADDER, doctor, simulator
 from sgemm.simulator.counts import total
 
 pytest_plugins = ["fake_gpu"]
@@ -193,6 +193,7 @@ def test_a_busy_gpu_is_not_measured(fake_gpu, capsys, monkeypatch):
 
 @pytest.mark.skipif(gpu.find() is not None, reason="there is a GPU")
 def test_without_a_gpu_nothing_is_measured():
+    """Why there is none is said as the doctor says it."""
     result = subprocess.run(
         [sys.executable, "-m", "benchmarks", "table", "--json"],
         cwd=ROOT,
@@ -203,8 +204,9 @@ def test_without_a_gpu_nothing_is_measured():
     )
     assert result.returncode == 2
     assert result.stdout == ""
+    why = doctor.why_no_gpu(doctor.examine())
     assert result.stderr == (
-        "python -m benchmarks: there is no GPU, and speed is measured on nothing else\n"
+        f"python -m benchmarks: there is no GPU, and speed is measured on nothing else; {why}\n"
     )
 
 
