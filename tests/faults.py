@@ -89,11 +89,12 @@ VERSION_TESTS = (
     "test_matmul.py::test_products_of_strides_past_2_to_the_31",
     "test_simulator_checks.py::test_the_ladder_has_no_findings_around_its_tiles",
 )
+CONVERSION_KEYWORD = "v1 or scaling or coalesce or copies_have"
 CONVERSION_TESTS = (
     "test_matmul.py::test_views_are_read_and_written_where_they_point",
     "test_matmul.py::test_without_terms_the_result_is_beta_times_out",
     "test_matmul.py::test_nothing_outside_is_touched",
-    "test_matmul.py::test_products_of_strides_past_2_to_the_31",
+    "test_matmul.py::test_copies_of_strides_past_2_to_the_31",
     "test_matmul.py::test_scaling_counts_in_64_bits",
     "test_trace.py::test_copies_coalesce",
     "test_simulator_checks.py::test_copies_have_no_findings",

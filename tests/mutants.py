@@ -30,6 +30,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from faults import (
+    CONVERSION_KEYWORD,
     CONVERSION_TESTS,
     CONVERSIONS,
     KERNEL_RULES,
@@ -98,7 +99,7 @@ def _of_kernels() -> Iterator[Mutant]:
         if path.name in ON_A_GPU_ONLY:
             continue
         if path.name in CONVERSIONS:
-            tests, keyword = CONVERSION_TESTS, "v1"
+            tests, keyword = CONVERSION_TESTS, CONVERSION_KEYWORD
         else:
             versions = [v.name for v in LADDER.values() if path.name in _reads(v.source)]
             tests, keyword = VERSION_TESTS, " or ".join(versions)

@@ -468,6 +468,7 @@ class TestGpuPackages:
 HIGHER_IS_BETTER = {
     *("track_gflops", "track_ratio_to_cublas", "track_share_of_peak"),
     *("track_ffma_share", "track_occupancy"),
+    *("track_fmas_per_global_load", "track_fmas_per_shared_load"),
 }
 
 
@@ -506,6 +507,16 @@ class TestDiscovery:
             "track_shared_bytes",
             "track_ffma_share",
             "track_occupancy",
+            "track_sectors_per_global_load",
+            "track_sectors_per_global_store",
+            "track_wavefronts_per_shared_load",
+            "track_wavefronts_per_shared_store",
+            "track_bytes",
+            "track_fmas",
+            "track_fmas_per_global_load",
+            "track_fmas_per_shared_load",
+            "track_barriers",
+            "track_asynchronous_copies",
         }
         for name, benchmark in suite.items():
             assert benchmark["version"] == "1"

@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from math import isnan
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.trace import SHAPES, Trace
 from sgemm import LADDER, matmul, simulator
 from sgemm.__main__ import main
 from sgemm.kernel_files import kernel_path, kernels_folder
@@ -224,3 +226,83 @@ def test_the_command(capsys):
 def test_too_large_a_product_is_refused(capsys):
     assert main(["trace", "--version", "v0", "--shape", "8192x8192x8192"]) == 2
     assert "SGEMM_SIMULATOR_LIMIT" in capsys.readouterr().err
+
+
+# The benchmarks of the counts
+
+
+@pytest.fixture
+def old_package(tmp_path, monkeypatch):
+    """An installed package of v0, and of a v3 of another geometry; its v1 does not compile."""
+    package = tmp_path / "sgemm"
+    kernels = package / "kernels"
+    kernels.mkdir(parents=True)
+    for file in kernels_folder().iterdir():
+        (kernels / file.name).write_text(file.read_text())
+    (kernels / LADDER["v1"].source).write_text("broken")
+    (package / "__init__.py").write_text("raise ImportError('it needs CuPy')")
+    (package / "ladder.py").write_text("""
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Version:
+    name: str
+    source: str
+    tile: tuple
+    threads: int
+    micro_tile: tuple = (1, 1)
+    of_old: bool = True
+
+LADDER = {version.name: version for version in (
+    Version("v0", "v0_naive.cu", (8, 32, 1), 256),
+    Version("v1", "v1_coalesced.cu", (8, 32, 1), 256),
+    Version("v3", "v3_register_tile.cu", (128, 128, 16), 256, (8, 8)),
+)}
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("old_package")
+def test_an_old_commit_is_counted_as_it_was():
+    records = Trace().setup_cache()
+    assert records.keys() == {f"{name} {shape}" for name in LADDER for shape in SHAPES}
+    v3 = replace(LADDER["v3"], micro_tile=(8, 8), threads=256)
+    for shape in SHAPES:
+        m, n, k = map(int, shape.split("x"))
+        for version in (LADDER["v0"], v3):
+            assert records[f"{version.name} {shape}"] == trace(version, m, n, k).figures()
+        assert "does not compile" in records[f"v1 {shape}"]["error"]
+        assert records[f"v2 {shape}"] == {"skip": "this commit has no v2"}
+
+
+@pytest.mark.usefixtures("old_package")
+def test_without_a_compiler_nothing_is_counted(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    records = Trace().setup_cache()
+    assert all("skip" in record for record in records.values())
+
+
+def test_the_series_of_the_counts():
+    """Each reads its figure; what a version never does is n/a, and so is a version that is not
+    there."""
+    shape = SHAPES[0]
+    figures = trace(LADDER["v0"], 64, 64, 64).figures()
+    records = {
+        f"v0 {shape}": figures,
+        f"v1 {shape}": {"error": "does not compile"},
+        f"v2 {shape}": {"skip": "this commit has no v2"},
+    }
+    suite = Trace()
+    names = [name.removeprefix("track_") for name in dir(suite) if name.startswith("track_")]
+    assert set(names) <= figures.keys()
+    for name in names:
+        track = getattr(suite, f"track_{name}")
+        suite.setup(records, "v0", shape)
+        found = track(records, "v0", shape)
+        assert found == figures[name] or (isnan(found) and figures[name] is None)
+        suite.setup(records, "v1", shape)
+        with pytest.raises(RuntimeError, match="does not compile"):
+            track(records, "v1", shape)
+    assert isnan(suite.track_wavefronts_per_shared_load(records, "v0", shape))
+    with pytest.raises(NotImplementedError, match="no v2"):
+        suite.setup(records, "v2", shape)
