@@ -87,6 +87,7 @@ VERSION_TESTS = (
     "test_matmul.py::test_nothing_outside_is_touched",
     "test_matmul.py::test_offsets_past_2_to_the_31",
     "test_matmul.py::test_products_of_strides_past_2_to_the_31",
+    "test_matmul.py::test_a_step_along_k_past_2_to_the_31",
     "test_simulator_checks.py::test_the_ladder_has_no_findings_around_its_tiles",
 )
 CONVERSION_KEYWORD = "v1 or scaling or coalesce or copies_have"

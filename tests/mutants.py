@@ -43,7 +43,8 @@ from faults import (
 from sgemm import LADDER
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0  # of one fault's tests
+PROCESSES = os.cpu_count() or 1
 NOT_CODE = re.compile(
     r"//[^\n]*|/\*.*?\*/|#[^\n]*|\b(?:static_assert|DEVICE_ASSERT)\(.*?\);", re.DOTALL
 )
@@ -240,6 +241,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NoVerdictError as error:
         print(f"mutants.py: {error}", file=sys.stderr)
         return 2
+    if not mutants:
+        print("mutants.py: no fault has all of these words in its name", file=sys.stderr)
+        return 2
     if options.list:
         print(*(f"{mutant.name}: {mutant.source}" for mutant in mutants), sep="\n")
         return 0
@@ -247,25 +251,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _judge_all(mutants: Sequence[Mutant]) -> int:
+    """Judge and print; the exit status."""
     start = time.monotonic()
-    processes = os.cpu_count() or 1
-    copies: SimpleQueue[Copy] = SimpleQueue()
-    survivors, untold = [], []
-
-    def judge(mutant: Mutant) -> Verdict | NoVerdictError:
-        copy = copies.get()
-        try:
-            return copy.judge(mutant)
-        except NoVerdictError as error:
-            return error
-        finally:
-            copies.put(copy)
-
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
-        for i in range(processes):
+    survivors: list[str] = []
+    untold: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for i in range(PROCESSES):
             copies.put(Copy(Path(folder, str(i))))
-        right = without_faults(mutants)
-        for verdict in pool.map(judge, right):
+
+        def judge(mutant: Mutant) -> Verdict | NoVerdictError:
+            copy = copies.get()
+            try:
+                return copy.judge(mutant)
+            except NoVerdictError as error:
+                return error
+            finally:
+                copies.put(copy)
+
+        for verdict in pool.map(judge, without_faults(mutants)):
             if isinstance(verdict, NoVerdictError):
                 untold.append(str(verdict))
             elif verdict.killer:
@@ -273,23 +277,21 @@ def _judge_all(mutants: Sequence[Mutant]) -> int:
         for mutant, verdict in zip(mutants, pool.map(judge, mutants), strict=True):
             if isinstance(verdict, NoVerdictError):
                 untold.append(str(verdict))
-                print(f"no verdict         {mutant.name}", flush=True)
+                print(f"no verdict  {mutant.name}", flush=True)
             elif verdict.killer is None:
                 survivors.append(mutant.name)
-                print(f"SURVIVES  {verdict.seconds:5.1f} s  {mutant.name}", flush=True)
+                print(f"SURVIVES  {verdict.seconds:4.1f} s  {mutant.name}", flush=True)
             else:
-                print(f"killed    {verdict.seconds:5.1f} s  {mutant.name}", flush=True)
-                print(f"                   by {verdict.killer}", flush=True)
+                print(f"seen  {verdict.seconds:4.1f} s  {mutant.name}", flush=True)
+                print(f"              by {verdict.killer}", flush=True)
     seconds = time.monotonic() - start
-    killed = len(mutants) - len(survivors) - len(untold)
-    print(f"{killed} of {len(mutants)} faults are seen by a test; {seconds:.0f} s")
-    for error in untold:
-        print(f"mutants.py: {error}", file=sys.stderr)
+    if not survivors and not untold:
+        print(f"All {len(mutants)} faults are seen by a test; {seconds:.0f} s.")
     for name in survivors:
         print(f"no test sees {name}", file=sys.stderr)
-    if survivors:
-        return 1
-    return 2 if untold or not mutants else 0
+    for reason in untold:
+        print(f"mutants.py: {reason}", file=sys.stderr)
+    return 1 if survivors else 2 if untold else 0
 
 
 if __name__ == "__main__":

@@ -62,7 +62,8 @@ def test_a_fault_is_named_with_the_test_that_sees_it(copy, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert f"{FAULT.name}\n" in printed
     assert "by tests/test_ladder.py::test_blocks_cover_the_result[v0]\n" in printed
-    assert "1 of 1 faults are seen" in printed
+    assert "All 1 faults are seen by a test" in printed
+    assert mutants.main(["no such word"]) == 2
     assert (mutants.ROOT / FAULT.file).read_text() == RIGHT, "planted outside a copy"
 
 

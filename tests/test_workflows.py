@@ -161,6 +161,12 @@ def test_each_action_has_one_version():
     assert len({pin.partition("@")[0] for pin in pins}) == len(pins)
 
 
+def test_all_faults_are_planted_for_every_push():
+    (*_, step) = load("cpu.yml")["jobs"]["mutants"]["steps"]
+    assert step["run"].endswith(" tests/test_mutants.py")
+    assert step["env"] == {"SGEMM_MUTANTS": "all"}
+
+
 # --- who reaches the GPU ---
 
 
