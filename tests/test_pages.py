@@ -15,8 +15,9 @@ import pytest
 from published import History
 
 from benchmarks.checkout import LADDER
-from benchmarks.pages import asv_index, roofline, site
+from benchmarks.pages import asv_index, requests, roofline, site
 from benchmarks.pages.ladder import PROBLEM
+from benchmarks.trace import SHAPES as COUNTED
 
 SHAPES = [PROBLEM, "1024x1024x1024"]
 ARCHITECTURES = ["sm_80", "sm_90"]
@@ -161,6 +162,33 @@ def test_figures(history):
     for metric, heading in zip(RESOURCES, ("registers", "spilled, b", "shared, b"), strict=True):
         for (name, arch), value in results[f"resources.Resources.track_{metric}"].items():
             assert float(compiled[name, f"{arch}, {heading}"].attributes["data-value"]) == value
+
+
+def test_memory_requests(history):
+    """Where they were counted: each as it is in the results, a dash for what a version never does;
+    elsewhere there is no such section."""
+    metrics = list(requests.FIGURES)
+    counts = {
+        f"trace.Trace.track_{metric}": {
+            (name, shape): 100.5 * i + j for i, (name, shape) in enumerate(product(LADDER, COUNTED))
+        }
+        for j, metric in enumerate(metrics)
+    }
+    first, *_ = LADDER
+    for metric in counts:
+        history.define(metric, list(LADDER), COUNTED)
+    del counts[f"trace.Trace.track_{metrics[-1]}"][first, COUNTED[0]]
+    history.add("counted", 0, made_up() | counts)
+    history.add("not", 0, made_up())
+    folder = write(history)
+    assert "requests" not in page_of(folder, history, "not", 0).text
+    shown = page_of(folder, history, "counted", 0).cells("requests")
+    for metric, (heading, form) in requests.FIGURES.items():
+        for (name, shape), value in counts[f"trace.Trace.track_{metric}"].items():
+            cell = shown[name, f"{heading}, {shape}"]
+            assert float(cell.attributes["data-value"]) == value
+            assert cell.text == form.format(value)
+    assert shown[first, f"{heading}, {COUNTED[0]}"].text == "–"
 
 
 def test_gain_is_over_the_version_before(history):

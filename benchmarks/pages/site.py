@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from . import accepted, compiler, ladder, results, roofline, shapes, stalls
+from . import accepted, compiler, ladder, requests, results, roofline, shapes, stalls
 from .markup import document, element
 from .results import Run
 
@@ -87,6 +87,7 @@ def _page(run: Run, sources: Sources) -> str:
         roofline.section(run, sources.tables.get(run.machine)),
         shapes.section(run),
         compiler.section(run, _elsewhere(run, sources.runs)),
+        requests.section(run),
         accepted.section(sources.accepted) if sources.accepted else None,
     ]
     shown = [section for section in sections if section is not None]
