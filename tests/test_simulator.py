@@ -188,6 +188,28 @@ def test_libraries_share_the_stacks(version):
     assert launches._free_stacks == stacks
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+def test_a_forked_process_does_not_wait_for_threads_that_it_lacks():
+    """One that forks while another thread launches a kernel, or loads one."""
+    script = """
+import os, signal, warnings
+import numpy as np, sgemm
+from sgemm.simulator import launches
+warnings.simplefilter("ignore")
+one = np.ones((3, 3), np.float32)
+sgemm.matmul(one, one, version="v1")
+for lock in (launches._loading, *(library.lock for library in launches._libraries.values())):
+    with lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if (sgemm.matmul(one, one, version="v1") == 3).all() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
 def test_one_thread_can_be_followed_in_gdb(tmp_path):
     script = tmp_path / "multiply.py"

@@ -151,7 +151,7 @@ class _Library:
         self._path, self._kernel, self._entry = path, kernel, entry
         self._library = c.load(path)
         self._signature: str = self._library.simulator_signature().decode()
-        self._lock = Lock()
+        self.lock = Lock()
         self._shared_arrays: Any = None
 
     def launch(
@@ -169,7 +169,7 @@ class _Library:
                 f"args: the kernel takes ({_names(self._signature)}), not ({_names(found)})"
             )
         slots = b"".join(arg.tobytes().ljust(8, b"\0") for arg in args)
-        with self._lock, _stacks(self._library) as stacks:
+        with self.lock, _stacks(self._library) as stacks:
             if mode.number != _RUN and self._shared_arrays is None:
                 self._shared_arrays = shared_arrays(self._path)
             request = c.launch(
@@ -214,6 +214,18 @@ def _stacks(library: ctypes.CDLL) -> Iterator[int]:
 _libraries: dict[Path, _Library] = {}
 _built: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Library]] = {}
 _loading = Lock()
+
+
+def _unlock() -> None:
+    """In a process that was forked: whoever held a lock is not there to release it."""
+    global _loading
+    _loading = Lock()
+    for library in _libraries.values():
+        library.lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def _load(source: Path, entry: str, defines: Mapping[str, int], checked: bool) -> _Library:
