@@ -11,11 +11,13 @@ static_assert(TILE_K % 8 == 0,
 
 // The 8 columns of k that a warp writes at once lie 4 banks apart, and its 4 rows of A in between.
 constexpr int A_PITCH = TILE_M + 4;
+constexpr int B_PITCH = TILE_N;
 static_assert(A_PITCH % 32 == 4,
               "TILE_M must be a multiple of 32: a warp then writes to all banks");
 
 // Starts the copies that fill tiles of A and B, for one of COPIERS threads, tile after tile along
-// k.
+// k. A thread copies one column of A's tile and part of one or a few rows of B's, so that most of
+// its addresses differ by constants.
 template <int COPIERS>
 class TileCopies {
     static constexpr int LANES_K = 8;
@@ -23,10 +25,10 @@ class TileCopies {
     static constexpr int A_STEPS = TILE_M / A_ROWS_PER_STEP;
     static_assert(TILE_M % A_ROWS_PER_STEP == 0, "TILE_M must be a multiple of COPIERS / 8");
 
-    static constexpr int B_PER_ROW = TILE_N / ACCESS_WIDTH;
-    static constexpr int B_PARTS = B_PER_ROW > COPIERS ? B_PER_ROW / COPIERS : 1;
-    static constexpr int B_ROWS_PER_STEP = B_PER_ROW > COPIERS ? 1 : COPIERS / B_PER_ROW;
-    static_assert(COPIERS % B_PER_ROW == 0 || B_PER_ROW % COPIERS == 0,
+    static constexpr int LANES_N = COPIERS / TILE_K > 16 ? COPIERS / TILE_K : 16;
+    static constexpr int B_ROWS_PER_STEP = COPIERS / LANES_N;
+    static constexpr int B_COLS_PER_PART = LANES_N * ACCESS_WIDTH;
+    static_assert(TILE_K % B_ROWS_PER_STEP == 0 && TILE_N % (LANES_N * 4) == 0,
                   "the threads that copy must share out the rows of B's tile evenly");
 
     const float* a[A_STEPS]; // this thread's next float of A in each of its rows
@@ -34,10 +36,11 @@ class TileCopies {
     long long ldb;
     int a_row, a_k, b_row, b_col; // where in the tiles they go
     int b_cols;                   // columns of B left from there
+    bool b_is_whole;              // all columns of the tile exist
 
     template <bool WHOLE>
     __device__ inline void start_copies(float (&a_tile)[TILE_K][A_PITCH],
-                                        float (&b_tile)[TILE_K][TILE_N], int depth) {
+                                        float (&b_tile)[TILE_K][B_PITCH], int depth) {
         UNROLL
         for (int k = 0; k < TILE_K; k += LANES_K) {
             const bool exists = WHOLE || k + a_k < depth;
@@ -49,12 +52,11 @@ class TileCopies {
         UNROLL
         for (int row = 0; row < TILE_K; row += B_ROWS_PER_STEP) {
             UNROLL
-            for (int part = 0; part < B_PARTS; ++part) {
-                const int col = part * COPIERS * ACCESS_WIDTH;
-                const int valid = max(0, min(ACCESS_WIDTH, b_cols - col));
+            for (int col = 0; col < TILE_N; col += B_COLS_PER_PART) {
                 DEVICE_ASSERT(!VECTOR || is_float4_address(b + col));
+                const int left = b_row + row < depth ? b_cols - col : 0;
                 copy_async<ACCESS_WIDTH>(&b_tile[b_row + row][b_col + col], b + col,
-                                         WHOLE || b_row + row < depth ? valid : 0);
+                                         WHOLE ? ACCESS_WIDTH : max(0, min(ACCESS_WIDTH, left)));
             }
             b += B_ROWS_PER_STEP * ldb;
         }
@@ -64,9 +66,8 @@ class TileCopies {
     // a_corner and b_corner begin the first tiles; rows of A and cols of B exist from there.
     __device__ inline TileCopies(int thread, const float* a_corner, long long lda,
                                  const float* b_corner, long long ldb_, int rows, int cols)
-        : ldb(ldb_), a_row(thread / LANES_K), a_k(thread % LANES_K),
-          b_row(thread / B_PER_ROW * (B_PARTS == 1)),
-          b_col(thread % (B_PER_ROW / B_PARTS) * ACCESS_WIDTH), b_cols(cols - b_col) {
+        : ldb(ldb_), a_row(thread / LANES_K), a_k(thread % LANES_K), b_row(thread / LANES_N),
+          b_col(thread % LANES_N * ACCESS_WIDTH), b_cols(cols - b_col), b_is_whole(cols >= TILE_N) {
         UNROLL
         for (int step = 0; step < A_STEPS; ++step) {
             // Rows beyond the matrix repeat its last one: their results are never stored.
@@ -78,9 +79,9 @@ class TileCopies {
 
     // Copies the next tiles, with zeros beyond the matrix, of which `depth` floats are left along
     // k.
-    __device__ inline void next(float (&a_tile)[TILE_K][A_PITCH], float (&b_tile)[TILE_K][TILE_N],
+    __device__ inline void next(float (&a_tile)[TILE_K][A_PITCH], float (&b_tile)[TILE_K][B_PITCH],
                                 int depth) {
-        if (depth >= TILE_K)
+        if (depth >= TILE_K && b_is_whole)
             start_copies<true>(a_tile, b_tile, depth);
         else
             start_copies<false>(a_tile, b_tile, depth);
@@ -91,19 +92,19 @@ class TileCopies {
 
 struct OuterProducts : MicroTile<4> {
     // sum += a_tile^T @ b_tile, for this thread's rows and columns: an outer product per step of k.
-    __device__ inline void multiply(const float (&a_tile)[TILE_K][A_PITCH],
-                                    const float (&b_tile)[TILE_K][TILE_N]) {
+    // `a` and `b` are where they begin in the tiles: &a_tile[0][row], &b_tile[0][col].
+    __device__ inline void multiply(const float* a_tile, const float* b_tile) {
         UNROLL
         for (int k = 0; k < TILE_K; ++k) {
             float a[MICRO_M], b[MICRO_N];
             UNROLL
             for (int i = 0; i < MICRO_M; i += 4)
                 *reinterpret_cast<float4*>(&a[i]) =
-                    *reinterpret_cast<const float4*>(&a_tile[k][row + rows_to(i)]);
+                    *reinterpret_cast<const float4*>(&a_tile[k * A_PITCH + rows_to(i)]);
             UNROLL
             for (int j = 0; j < MICRO_N; j += 4)
                 *reinterpret_cast<float4*>(&b[j]) =
-                    *reinterpret_cast<const float4*>(&b_tile[k][col + cols_to(j)]);
+                    *reinterpret_cast<const float4*>(&b_tile[k * B_PITCH + cols_to(j)]);
             // Along one row and back along the next: each FFMA shares an operand with the one
             // before it, so that the register file need not deliver that one again.
             UNROLL

@@ -10,7 +10,7 @@
 
 static_assert(MULTIPLIERS == THREADS,
               "THREADS must be 32 for each part of the tile of 4 * MICRO_M by 8 * MICRO_N");
-static_assert(STAGES * TILE_K * (A_PITCH + TILE_N) * 4 <= 48 * 1024,
+static_assert(STAGES * TILE_K * (A_PITCH + B_PITCH) * 4 <= 48 * 1024,
               "the buffers of both tiles must fit the 48 KiB of static shared memory");
 
 // C = alpha * A @ B + beta * C: A is M×K, B is K×N, C is M×N, all row-major; the leading
@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
           const float* __restrict__ B, long long ldb, float beta, float* __restrict__ C,
           long long ldc) {
     __shared__ alignas(16) float a_tile[STAGES][TILE_K][A_PITCH];
-    __shared__ alignas(16) float b_tile[STAGES][TILE_K][TILE_N];
+    __shared__ alignas(16) float b_tile[STAGES][TILE_K][B_PITCH];
 
     const int tiles_n = (N - 1) / TILE_N + 1;
     const long long row0 = static_cast<long long>(blockIdx.x / tiles_n) * TILE_M;
@@ -44,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         if (to_copy > 0) copies.next(a_tile[next], b_tile[next], to_copy);
         copy_async_commit(); // even if empty: the wait counts groups
         to_copy -= TILE_K;
-        micro_tile.multiply(a_tile[current], b_tile[current]);
+        micro_tile.multiply(&a_tile[current][0][micro_tile.row],
+                            &b_tile[current][0][micro_tile.col]);
         current = current + 1 == STAGES ? 0 : current + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
     }

@@ -11,7 +11,7 @@
 constexpr int PRODUCERS = THREADS - MULTIPLIERS;
 static_assert(PRODUCERS == 128, "THREADS must be four warps more than the tile's multipliers: "
                                 "registers move between groups of four warps");
-static_assert(STAGES * (TILE_K * (A_PITCH + TILE_N) * 4 + 16) <= 48 * 1024,
+static_assert(STAGES * (TILE_K * (A_PITCH + B_PITCH) * 4 + 16) <= 48 * 1024,
               "the buffers of both tiles must fit the 48 KiB of static shared memory");
 
 // An SM has 64 Ki registers; a block starts with 168 for each of its 384 threads.
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
           const float* __restrict__ B, long long ldb, float beta, float* __restrict__ C,
           long long ldc) {
     __shared__ alignas(16) float a_tile[STAGES][TILE_K][A_PITCH];
-    __shared__ alignas(16) float b_tile[STAGES][TILE_K][TILE_N];
+    __shared__ alignas(16) float b_tile[STAGES][TILE_K][B_PITCH];
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
 
     const int tiles_n = (N - 1) / TILE_N + 1;
@@ -49,7 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         OuterProducts micro_tile;
         for (int depth = K; depth > 0; depth -= TILE_K) { // depth: what is left of K
             mbarrier_wait(&full[stage], parity);
-            micro_tile.multiply(a_tile[stage], b_tile[stage]);
+            micro_tile.multiply(&a_tile[stage][0][micro_tile.row],
+                                &b_tile[stage][0][micro_tile.col]);
             __syncwarp();
             if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);
             if (++stage == STAGES) stage = 0, parity ^= 1;
