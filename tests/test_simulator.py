@@ -178,6 +178,21 @@ def test_a_kernel_is_built_again_once_a_file_has_changed(tmp_path, monkeypatch):
     assert len(built) == 3
 
 
+COMPILERS = [name for name in ("gcc", "clang", "clang++") if shutil.which(name)]
+
+
+@pytest.mark.parametrize("command", COMPILERS)
+def test_other_compilers(command, version, monkeypatch):
+    """Those of C too, which link less by themselves."""
+    monkeypatch.setenv("CXX", command)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((33, 20), (20, 17)))
+    assert (sgemm.matmul(a, b[::-1], version=version) == a @ b[::-1]).all()
+    with simulator.checked() as findings:
+        assert (sgemm.matmul(a, b[::-1], version=version) == a @ b[::-1]).all()
+    assert findings == []
+
+
 def test_libraries_share_the_stacks(version):
     """Each has a page that nobody may touch: they are too many to have them for every kernel."""
     one = np.ones((3, 3), np.float32)

@@ -70,9 +70,9 @@ def build(source: Path, entry: str, defines: Mapping[str, int], checked: bool = 
     text = f'#include "{HEADER.name}"\n#include "{source.name}"\nSIMULATE({entry})\n'
     flags = [*(CHECKED if checked else FAST), *(f"-D{name}={v}" for name, v in defines.items())]
     runtime = _build_runtime()
-    link = ["-shared", "-Wl,-z,defs", "-x", "none", str(runtime)]
+    link = ["-shared", "-Wl,-z,defs", "-x", "none", str(runtime), "-lm"]
     if checked:  # without the sanitizer's library
-        link += ["-nodefaultlibs", "-lm", "-lgcc", "-lc"]
+        link += ["-nodefaultlibs", "-lgcc", "-lc"]
     return _compile(str(source), ".so", files, text, flags, link)
 
 
