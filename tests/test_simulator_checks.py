@@ -341,6 +341,9 @@ def test_a_finding_tells_all_about_itself(tmp_path):
     assert finding.address
     assert finding.times > 1
     assert f"block {finding.block} thread {finding.thread}: race: reads what thread" in str(finding)
+    assert f": {finding.other_place} [address " in str(finding)
+    without_a_line = str(replace(finding, other_place=None))
+    assert ": a line that the compiler does not tell [address " in without_a_line
 
 
 def test_what_is_checked_computes_the_same(version):

@@ -37,6 +37,8 @@ class Finding:
         text += self.expected
         if self.other_place:
             text += f" {self.other_place}"
+        elif self.expected.endswith(":"):
+            text += " a line that the compiler does not tell"
         if self.address:
             text += f" [address {self.address:#x}]"
         return text
