@@ -201,7 +201,7 @@ def test_tiny_shapes(place, version, k):
     [
         pytest.param(35, 79, 19, marks=case("1.7")),
         pytest.param(256, 128, 256, marks=case("1.7")),
-        pytest.param(128, 256, 64, marks=case("1.7")),
+        pytest.param(128, 256, 256, marks=case("1.7")),
         pytest.param(100, 100, 100, marks=case("1.5")),
         pytest.param(100, 7, 129, marks=case("1.5")),
         pytest.param(16, 16, 8, marks=case("1.6")),
