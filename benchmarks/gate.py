@@ -1,8 +1,8 @@
 """``python -m benchmarks gate``: whether a commit is slower than another one.
 
 Both are built, and what is not the same binary is sampled in turns on one GPU; ``verdict`` holds
-the rule. ``--static`` compares what the compiler says of both instead. The answer is one summary in
-Markdown, fit for a comment on a pull request.
+the rule. ``--static`` compares what the compiler says of both and the simulator counts instead. The
+answer is one summary in Markdown, fit for a comment on a pull request.
 
 Exit status: 0 nothing is slower, 1 something is slower or wrong, 2 it cannot be told.
 """
@@ -24,11 +24,19 @@ from .document import print_document
 from .gate_report import Report, Row
 from .problems import PROBLEMS
 from .resources import ARCHITECTURES
+from .trace import SHAPES, Trace, key_of
 from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
 from .verdict import Verdict, combine, compare, is_settled
 
 STATIC_SERIES = {"registers": "registers", "spill_bytes": "bytes spilled", "shared_bytes": "bytes"}
 """What the compiler reports, fewer being better, and its unit."""
+
+TRACE_SERIES = {
+    name.removeprefix("track_"): benchmark
+    for name, benchmark in vars(Trace).items()
+    if name.startswith("track_")
+}
+"""What the simulator counts, as asv's benchmarks."""
 
 Benchmark = tuple[str, str]
 """Version and problem."""
@@ -53,7 +61,7 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--static",
         action="store_true",
-        help="compare registers, spills and shared memory alone, on any machine",
+        help="compare registers, spills, shared memory and memory requests, on any machine",
     )
     command.add_argument(
         "--accept", metavar="REASON", help="why a slowdown is wanted: it is then no failure"
@@ -118,13 +126,16 @@ def compare_speed(base: str, head: str) -> Report:
 
 
 def compare_static(base: str, head: str) -> Report:
-    """Compare what the compiler reports of two commits, where any change is exact."""
-    report = Report("registers, spills and shared memory", base, head)
+    """Compare what the compiler reports and the simulator counts of two commits, where any change
+    is exact."""
+    report = Report("registers, spills, shared memory and memory requests", base, head)
     if builds.same_sources(base, head):
         report.rows = [Row(name, "", Verdict.SAME_BINARY) for name in LADDER]
         return report
     pair = builds.build([base, head])
     before, after = (_fingerprints(build, ARCHITECTURES) for build in pair)
+    requests = [key_of(name, shape) for name in LADDER for shape in SHAPES]
+    counts = [build.ask("trace", [], requests) for build in pair]
     for name in LADDER:
         failed = [_verdict_untimed(before[name], after[name])]
         if failed[0] and failed[0][0] is not Verdict.SAME_BINARY:
@@ -133,12 +144,32 @@ def compare_static(base: str, head: str) -> Report:
         for arch in ARCHITECTURES:
             for series, unit in STATIC_SERIES.items():
                 old, new = (r[name]["resources"][arch][series] for r in (before, after))
-                verdict = Verdict.SAME
-                if new != old:
-                    verdict = Verdict.WORSE if new > old else Verdict.BETTER
                 what = f"{arch} {series.replace('_', ' ')}"
-                report.rows.append(Row(name, what, verdict, "", old, new, unit))
+                report.rows.append(_static_row(name, what, old, new, unit))
+        for shape in SHAPES:
+            report.rows += _compare_counts(name, shape, *(c[key_of(name, shape)] for c in counts))
     return report
+
+
+def _compare_counts(name: str, shape: str, before: Record, after: Record) -> Iterator[Row]:
+    if failed := _verdict_without_figures(before, after):
+        yield Row(name, shape, *failed)
+        return
+    for series, benchmark in TRACE_SERIES.items():
+        old, new = before[series], after[series]
+        if old is None or new is None:  # one of them does nothing of that kind
+            continue
+        what = f"{shape} {series.replace('_', ' ')}"
+        yield _static_row(name, what, old, new, benchmark.unit, benchmark.higher_is_better)
+
+
+def _static_row(
+    name: str, what: str, old: float, new: float, unit: str, higher_is_better: bool = False
+) -> Row:
+    verdict = Verdict.SAME
+    if new != old:
+        verdict = Verdict.BETTER if (new > old) is higher_is_better else Verdict.WORSE
+    return Row(name, what, verdict, "", old, new, unit)
 
 
 def _fingerprints(build: Build, architectures: Sequence[str]) -> dict[str, Record]:
@@ -147,14 +178,21 @@ def _fingerprints(build: Build, architectures: Sequence[str]) -> dict[str, Recor
 
 def _verdict_untimed(before: Record, after: Record) -> tuple[Verdict, str] | None:
     """The verdict on a version that is not timed, and why; None if it must be."""
+    if failed := _verdict_without_figures(before, after):
+        return failed
+    if before["fingerprint"] == after["fingerprint"]:
+        return Verdict.SAME_BINARY, ""
+    return None
+
+
+def _verdict_without_figures(before: Record, after: Record) -> tuple[Verdict, str] | None:
+    """The verdict where base or head has none, and why; None where both have."""
     if reason := after.get("error"):
         return Verdict.NO_MEASUREMENT, f"head: {reason}"
     if reason := after.get("skip"):
         return Verdict.NOT_COMPARABLE, f"head: {reason}"
     if reason := before.get("error") or before.get("skip"):
         return Verdict.NOT_COMPARABLE, f"base: {reason}"
-    if before["fingerprint"] == after["fingerprint"]:
-        return Verdict.SAME_BINARY, ""
     return None
 
 

@@ -186,7 +186,9 @@ def _table(rows: Sequence[Row]) -> list[str]:
 
 
 def _figure(value: float | None, unit: str) -> str:
-    return "" if value is None else f"{value:,.0f} {unit}"
+    if value is None:
+        return ""
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def _change(gap: Gap) -> str:

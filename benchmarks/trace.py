@@ -105,7 +105,7 @@ def answer(
         except sgemm.MissingError as error:
             emit(key, {"skip": str(error)})
         except sgemm.SgemmError as error:
-            emit(key, {"error": str(error)})
+            emit(key, {"error": str(error).splitlines()[0]})
 
 
 def key_of(version: str, shape: str) -> str:

@@ -230,21 +230,46 @@ def test_an_unknown_commit_is_named(project, capsys):
 
 
 def test_static_series_are_exact(project, capsys):
-    """Both ways: more shared memory is worse, less is better."""
-    less, more = "[TILE_K][TILE_N]", "[TILE_K][TILE_N + 4]"
-    source = (project / "kernels" / "v2_shared_memory.cu").read_text()
-    assert less in source, "the test plants a wider tile"
-    commit(project, {"kernels/v2_shared_memory.cu": replaced(less, more)})
+    """Both ways: more shared memory and barriers are worse, fewer are better."""
+    kernel = "kernels/v2_shared_memory.cu"
+    right = (project / kernel).read_text()
+    planted = right.replace("[TILE_K][TILE_N]", "[TILE_K][TILE_N + 4]").replace(
+        "__syncthreads(); // nobody", "__syncthreads(); __syncthreads(); // nobody"
+    )
+    commit(project, {kernel: planted})
     status, printed = run(capsys, "--static", "--json")
     assert status == 1
     found = verdicts(printed)
     assert found["v2", "sm_90 shared bytes"] == "worse"
     assert found["v2", "sm_90 spill bytes"] == "same"
+    assert found["v2", "256x256x256 barriers"] == "worse"
+    assert found["v2", "256x256x256 fmas per shared load"] == "same"
 
-    commit(project, {"kernels/v2_shared_memory.cu": replaced(more, less)})
+    commit(project, {kernel: right})
     status, printed = run(capsys, "--static", "--json")
     assert status == 0
     assert verdicts(printed)["v2", "sm_90 shared bytes"] == "better"
+    assert verdicts(printed)["v2", "256x256x256 barriers"] == "better"
+
+
+def test_counts_have_a_direction():
+    """More multiply-adds per load are better, more bytes are worse; what a version does not do is
+    not compared, nor what could not be counted."""
+    counts = dict.fromkeys(gate.TRACE_SERIES, 2.5)
+    less, more = counts | {"bytes": 1, "barriers": None}, counts | {"fmas_per_global_load": 3.5}
+    rows = {row.problem: row for row in gate._compare_counts("v2", "s", less, more)}
+    assert rows["s bytes"].verdict is Verdict.WORSE
+    assert rows["s fmas per global load"].verdict is Verdict.BETTER
+    assert rows["s sectors per global load"].verdict is Verdict.SAME
+    assert "s barriers" not in rows
+    assert gate_report._figure(2.5, "sectors") == "2.5 sectors"
+    assert gate_report._figure(65536.4, "bytes") == "65,536 bytes"
+    (row,) = gate._compare_counts("v2", "s", counts, {"skip": "no compiler"})
+    assert (row.verdict, row.detail) == (Verdict.NOT_COMPARABLE, "head: no compiler")
+    (row,) = gate._compare_counts("v2", "s", counts, {"error": "deadlock"})
+    assert row.verdict is Verdict.NO_MEASUREMENT
+    (row,) = gate._compare_counts("v2", "s", {"error": "deadlock"}, counts)
+    assert row.verdict is Verdict.NOT_COMPARABLE
 
 
 # Measuring, with samples that are given
