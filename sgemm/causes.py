@@ -122,6 +122,11 @@ CUPY_MISSING = Cause(
 ONE_CUPY_OF_TWO = (
     "pip install cupy-cuda13x, or cupy-cuda12x: python -m sgemm doctor tells which fits the driver"
 )
+CUPY_BROKEN = Cause(
+    "CuPy cannot be imported ({detail})",
+    "it holds the arrays on a GPU and launches the kernels",
+    "pip install --force-reinstall the wheel; python -m sgemm doctor tells whether another fits",
+)
 CUPY_TWICE = Cause(
     "{wheels}",
     "they are one package, cupy, for two CUDA majors: whichever was installed last overwrote part "
@@ -440,10 +445,17 @@ def of_cuda_error(status: int, text: str) -> Cause:
     return CUDA_ERRORS.get(status) or OTHER_CUDA_ERROR.of(status=status, text=text)
 
 
+def of_cupy_import(error: Exception) -> Cause:
+    """Why CuPy is not imported."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
+        return CUPY_MISSING.of(detail=error, install=ONE_CUPY_OF_TWO)
+    return CUPY_BROKEN.of(detail=first_line(error.__cause__ or error))  # below CuPy's own banner
+
+
 def explain(error: Exception) -> str:
     """What an error of CuPy's, or of its import, means; another error's own text."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
-        return str(CUPY_MISSING.of(detail=error, install=ONE_CUPY_OF_TWO))
+    if isinstance(error, ImportError) and "cupy" in str(error).lower():
+        return str(of_cupy_import(error))
     if type(error).__name__ in _CUPY_ERRORS:
         return str(of_cuda_error(getattr(error, "status", 0), str(error)))
     return str(error)

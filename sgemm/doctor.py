@@ -73,7 +73,7 @@ def examine(probes: Probes | None = None) -> list[Finding]:
         *_fit(driver, nvrtc, [*gpus, compiler]),
         *_state(driver, host, boards),
         compiler,
-        _cupy(wheels, driver),
+        _cupy(wheels, driver, probes.cupy),
         *_headers(_attempt(probes.headers), wheels),
         *_toolkit(_attempt(probes.toolkit), nvrtc),
         _for_the_simulator("C++ compiler", cpp_compiler, causes.CPP_COMPILER_MISSING, driver),
@@ -313,7 +313,11 @@ def _nvrtc(nvrtc: Nvrtc | Exception, driver: Driver | Exception | None) -> Findi
     return Finding("NVRTC", "ok", f"{release}, compiles for {', '.join(architectures)}")
 
 
-def _cupy(wheels: dict[str, str] | Exception, driver: Driver | Exception | None) -> Finding:
+def _cupy(
+    wheels: dict[str, str] | Exception,
+    driver: Driver | Exception | None,
+    import_cupy: Callable[[], str],
+) -> Finding:
     if isinstance(wheels, Exception):
         return Finding(
             "CuPy", "problem", first_line(wheels), "it could not be examined", "pip check"
@@ -345,6 +349,9 @@ def _cupy(wheels: dict[str, str] | Exception, driver: Driver | Exception | None)
             "repair": causes.repair_for_driver(driver.cuda, major),
         }
         return _finding("CuPy", "problem", causes.CUPY_NEWER_THAN_DRIVER.of(**facts))
+    if isinstance(imported := _attempt(import_cupy), Exception):
+        broken = causes.of_cupy_import(imported)
+        return Finding("CuPy", "problem", f"{seen}: {broken.seen}", broken.why, broken.repair)
     return Finding("CuPy", "ok", seen)
 
 

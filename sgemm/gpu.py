@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .causes import CUPY_MISSING, ONE_CUPY_OF_TWO, cuda_error
+from .causes import cuda_error, of_cupy_import
 from .compiler import Compiled, compile_kernel, why_not
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
 from .ladder import Version
@@ -215,7 +215,6 @@ def _interface(x: Any) -> dict[str, Any]:
 def _cupy() -> Any:
     try:
         import cupy
-    except ImportError as error:
-        missing = CUPY_MISSING.of(detail=error, install=ONE_CUPY_OF_TWO)
-        raise MissingError(missing) from error
+    except Exception as error:  # whatever it is that CuPy does not work with
+        raise MissingError(of_cupy_import(error)) from error
     return cupy

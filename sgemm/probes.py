@@ -92,6 +92,13 @@ def find_cupy_wheels() -> dict[str, str]:
     }
 
 
+def import_cupy() -> str:
+    """CuPy's version, by CuPy itself."""
+    import cupy
+
+    return str(cupy.__version__)
+
+
 def find_driver() -> Driver | None:
     """The driver and its GPUs, through libcuda itself; None where there is no driver."""
     try:
@@ -315,6 +322,7 @@ class Probes:
     python: tuple[int, int, int] = sys.version_info[:3]
     package: Callable[[str], str | None] = find_package
     cupy_wheels: Callable[[], dict[str, str]] = find_cupy_wheels
+    cupy: Callable[[], str] = import_cupy
     driver: Callable[[], Driver | None] = find_driver
     boards: Callable[[], list[Board]] = find_boards
     host: Callable[[], Host] = find_host

@@ -159,6 +159,45 @@ def test_a_driver_that_does_not_load_the_kernel(monkeypatch, status):
     assert "update the driver, or install an NVRTC no newer than it" in message
 
 
+CUPY_S_BANNER = """
+raise ImportError('''
+================================================================
+Failed to import CuPy.
+
+Original error:
+  ImportError: libnvrtc.so.13: cannot open shared object file
+================================================================
+''') from ImportError("libnvrtc.so.13: cannot open shared object file")
+"""
+
+
+@pytest.mark.case("3.6", "3.7", "3.11")
+def test_a_cupy_that_cannot_be_imported(tmp_path):
+    """What is said is what is wrong, without the banner around it: by all alike."""
+    (tmp_path / "cupy.py").write_text(CUPY_S_BANNER)
+    script = """
+import sgemm
+from sgemm import causes
+class OnGpu:
+    __cuda_array_interface__ = {}
+try:
+    sgemm.matmul(OnGpu(), OnGpu())
+except sgemm.MissingError as error:
+    print(error)
+try:
+    import cupy
+except ImportError as error:
+    print(causes.explain(error))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    one, other = run.stdout.splitlines()
+    assert one == other
+    assert one.startswith("CuPy cannot be imported (libnvrtc.so.13: cannot open")
+
+
 @pytest.mark.case("3.7")
 def test_without_cuda_every_test_is_collected(tmp_path):
     """Those that need it are skipped when they run, or with their whole file."""

@@ -29,6 +29,7 @@ GPU_MACHINE = Probes(
     python=(3, 12, 4),
     package={"numpy": "2.4.6"}.get,
     cupy_wheels=lambda: {"cupy-cuda13x": "14.2.0"},
+    cupy=lambda: "14.2.0",
     driver=lambda: ON_580,
     boards=lambda: [BOARD],
     host=lambda: Host(kernel_module=True, device_files=True, counters=True),
@@ -266,6 +267,12 @@ PROBLEMS = {
         "CuPy",
         "cupy-rocm-7-0 14.0.0",
         "pip uninstall -y cupy-rocm-7-0; pip install cupy-cuda13x",
+    ),
+    "case 3.11: CuPy that a package beside it breaks": (
+        machine(cupy=AttributeError("module 'cuda' has no attribute 'core'")),
+        "CuPy",
+        "cupy-cuda13x 14.2.0: CuPy cannot be imported (module 'cuda' has no attribute 'core')",
+        "--force-reinstall",
     ),
     "two CuPy wheels": (
         machine(cupy_wheels={"cupy-cuda12x": "13.6.0", "cupy-cuda13x": "14.2.0"}),
