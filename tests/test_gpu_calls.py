@@ -9,6 +9,10 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from fake_cupy import LEGACY, CudaError, Device, Function, Stream, fake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from places import Place
+from problems import multiply, problems
 
 import sgemm
 from sgemm import simulator
@@ -44,6 +48,35 @@ def integers(fake):
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((33, 20), (20, 17)))
     return fake.asarray(a), fake.asarray(b), a @ b
+
+
+class MadeUp(Place):
+    """The fake GPUs, as a place where problems are computed."""
+
+    def __init__(self, cupy):
+        self._cupy = cupy
+
+    @property
+    def xp(self):
+        return self._cupy
+
+    def order(self, seed):
+        return simulator.order(seed)
+
+    def own_stream(self):
+        return Stream(non_blocking=True)
+
+    def to_host(self, array):
+        return self.xp.asnumpy(array)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_call(fake, version, data):
+    """As in ``test_matmul.py``, by what plans and launches for a GPU."""
+    product = multiply(data.draw(problems(version)), version, MadeUp(fake))
+    result = product.residual()
+    assert result.ok, result.summary
 
 
 def test_the_current_stream_of_the_arrays_device(fake, integers, version):
