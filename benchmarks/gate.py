@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from . import builds, gpu
+from . import builds, gpu, trace
 from .builds import Build
 from .causes import why_slower
 from .checkout import LADDER
@@ -24,7 +24,7 @@ from .document import print_document
 from .gate_report import Report, Row
 from .problems import PROBLEMS
 from .resources import ARCHITECTURES
-from .trace import SHAPES, Trace, key_of
+from .trace import SHAPES, key_of
 from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
 from .verdict import Verdict, combine, compare, is_settled
 
@@ -33,10 +33,10 @@ STATIC_SERIES = {"registers": "registers", "spill_bytes": "bytes spilled", "shar
 
 TRACE_SERIES = {
     name.removeprefix("track_"): benchmark
-    for name, benchmark in vars(Trace).items()
+    for name, benchmark in vars(trace.Trace).items()
     if name.startswith("track_")
 }
-"""What the simulator counts, as asv's benchmarks."""
+"""What the simulator counts, as asv's benchmarks; by a name of this module asv would find them."""
 
 Benchmark = tuple[str, str]
 """Version and problem."""
