@@ -75,16 +75,20 @@ CASES = {
     # asv
     "4.1": "a gain in GFLOPS called a regression",
     "4.4": "edits that are not committed and not measured",
+    "4.6": "a question about the machine that nobody answers",
     "4.7": "git commands that fail in a shallow clone",
     "4.9": "CUDA started by an import",
     "4.13": "a red gate that posts no report",
     "4.14": "false alarms, and slowdowns that raise none",
     "4.15": "a history that is lost by an edit",
+    "4.16": "two runs of asv in one folder",
     # runners with a GPU
     "5.1": "a fork's code on one's own machine",
     "5.2": "a container that does not get the GPU",
     "5.3": "a GPU that is lost while a job runs",
+    "5.5": "commits that are pushed at once, and runs that are dropped",
     "5.7": "no GPU, every test skipped, all green",
     "5.8": "another process on the GPU",
     "5.9": "clocks locked by a job before",
+    "5.10": "a change of the documentation that is called slower",
 }

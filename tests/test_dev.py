@@ -162,6 +162,7 @@ def record(checkout, machine, commit):
     (folder / f"{commit[:8]}-virtualenv-py3.12.json").touch()
 
 
+@pytest.mark.case("5.5", "5.10")
 def test_commits_without_results_are_those_that_change_what_is_measured(checkout, history):
     """Of several commits pushed at once each gets a point, whatever runs were dropped."""
     first, second, third, _documentation = history
@@ -430,11 +431,13 @@ def test_where_a_gpu_is_required_no_test_is_skipped(monkeypatch, capsys, report,
     assert "needs two GPUs" not in output
 
 
+@pytest.mark.case("4.6")
 def test_a_machine_is_described_once(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     calls = []
     monkeypatch.setattr(dev, "run", lambda *arguments: calls.append(arguments))
     dev.describe_machine("laptop")
+    assert calls[0] == ("-m", "asv", "machine", "--yes")  # nothing is asked
     assert calls[-1][:5] == ("-m", "asv", "machine", "--machine", "laptop")
     calls.clear()
     (tmp_path / ".asv-machine.json").write_text(json.dumps({"laptop": {}, "version": 1}))

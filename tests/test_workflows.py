@@ -293,6 +293,7 @@ def test_the_label_is_asked_for():
 
 @pytest.mark.parametrize("place", self_hosted_jobs(), ids=": ".join)
 class TestOnTheGpu:
+    @pytest.mark.case("4.16", "5.5")
     def test_one_job_at_a_time_and_none_dropped(self, place):
         job = self_hosted_jobs()[place]
         machine = job["runs-on"][-1]
