@@ -23,9 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -103,6 +104,8 @@ def _of_kernels() -> Iterator[Mutant]:
             tests, keyword = CONVERSION_TESTS, CONVERSION_KEYWORD
         else:
             versions = [v.name for v in LADDER.values() if path.name in _reads(v.source)]
+            if not versions:
+                continue
             tests, keyword = VERSION_TESTS, " or ".join(versions)
         text = path.read_text(encoding="utf-8")
         code = NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
@@ -111,7 +114,15 @@ def _of_kernels() -> Iterator[Mutant]:
                 replacement = match.expand(rule.replacement)
                 unused.discard(rule.fault)
                 if replacement != match[0]:
-                    yield _mutant(path, text, match.span(), replacement, rule.fault, tests, keyword)
+                    yield _mutant(
+                        path,
+                        text,
+                        match.span(),
+                        replacement,
+                        rule.fault,
+                        rule.tests or tests,
+                        keyword,
+                    )
     if unused:
         raise NoVerdictError(f"no kernel has what these rules change: {sorted(unused)}")
 
@@ -175,14 +186,20 @@ class Copy:
         file.write_text(mutant.text, encoding="utf-8")
         start = time.monotonic()
         try:
-            killer = self._run(mutant)
+            killer = self._first_failure(mutant)
         finally:
             file.write_text(right, encoding="utf-8")
         return Verdict(killer, time.monotonic() - start)
 
-    def _run(self, mutant: Mutant) -> str | None:
-        arguments = ("-x", "-v", "--tb=short", "-k", mutant.keyword)
-        quiet = ("-p", "no:cacheprovider", "-p", "no:faulthandler")
+    def _first_failure(self, mutant: Mutant) -> str | None:
+        """One run for each file of tests, as pytest would mix the tests of several."""
+        for _, tests in groupby(mutant.tests, key=lambda test: test.partition("::")[0]):
+            if failure := self._failure(mutant, tests):
+                return failure
+        return None
+
+    def _failure(self, mutant: Mutant, tests: Iterable[str]) -> str | None:
+        quiet = ("-p", "no:cacheprovider", "-p", "no:faulthandler", "--tb=short")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SGEMM_REQ"))}
         environment = {
             **kept,
@@ -193,7 +210,7 @@ class Copy:
         }
         try:
             run = subprocess.run(
-                [sys.executable, "-m", "pytest", *quiet, *arguments, *mutant.tests],
+                [sys.executable, "-m", "pytest", *quiet, "-x", "-v", "-k", mutant.keyword, *tests],
                 cwd=self._folder,
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -204,14 +221,14 @@ class Copy:
             )
         except subprocess.TimeoutExpired as expired:
             raise NoVerdictError(f"{mutant.name}: no end within {expired.timeout:.0f} s") from None
-        failed = re.search(r"^(tests/.*?::.*?) (?:FAILED|ERROR)", run.stdout, re.MULTILINE)
-        started = re.findall(r"^(tests/.*?::.*?) *(?:$|PASSED|SKIPPED)", run.stdout, re.MULTILINE)
         if "does not compile" in run.stdout:
             raise NoVerdictError(f"{mutant.name}: does not compile:\n{run.stdout}")
-        if run.returncode == 0 and "PASSED" in run.stdout:
+        if run.returncode == 0 and " PASSED" in run.stdout:
             return None
+        failed = re.findall(r"^(tests/.*?::.*?) (?:FAILED|ERROR)", run.stdout, re.MULTILINE)
         if run.returncode == 1 and failed:
-            return failed[1]
+            return failed[0]
+        started = re.findall(r"^(tests/.*?::.*?) *(?:$|PASSED|SKIPPED)", run.stdout, re.MULTILINE)
         if run.returncode < 0 and started:
             return f"{started[-1]} (signal {-run.returncode})"
         raise NoVerdictError(f"{mutant.name}: pytest ends with {run.returncode}:\n{run.stdout}")

@@ -783,6 +783,18 @@ def test_a_step_along_k_past_2_to_the_31(version):
     assert_same(sgemm.matmul(a, b, version=version), a @ b)
 
 
+@case("1.15", "1.17")
+def test_scaling_of_strides_past_2_to_the_31():
+    out = far_apart(300, 2**23 + 4)
+    values = np.random.default_rng(0).integers(-3, 4, out.shape).astype(np.float32)
+    for view in (out, out.T):
+        out[...] = values
+        rows, cols = view.shape
+        a, b = np.empty((rows, 0), np.float32), np.empty((0, cols), np.float32)
+        sgemm.matmul(a, b, out=view, beta=2)
+        assert_same(out, 2 * values)
+
+
 def test_scaling_counts_in_64_bits():
     """The elements of a matrix that has 2**32, of which one block scales the first."""
     c = np.ones(256, np.float32)

@@ -299,25 +299,34 @@ def test_the_ladder_has_no_findings(version, data):
 
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 @pytest.mark.parametrize("beside", [-1, 0, 1, 4])
-def test_the_ladder_has_no_findings_around_its_tiles(version, beside, beta):
-    """Beside the tiles' edges, with float4 where that is a multiple of four and without."""
+@pytest.mark.parametrize("k_beside", [-1, 0, 1, 4])
+def test_the_ladder_has_no_findings_around_its_tiles(version, k_beside, beside, beta):
+    """Beside the tiles' edges, with float4 where that is a multiple of four and without; and the
+    result is right."""
     m, n, _ = (max(1, tile + beside) for tile in version.tile)
-    k = max(1, 3 * version.tile[2] + beside)
-    problem = Problem(m, n, k, out=PLAIN, beta=beta, data="small integers")
+    k = max(1, 3 * version.tile[2] + k_beside)
+    problem = Problem(m, n, k, out=PLAIN, alpha=2.0, beta=beta, data="small integers")
     with simulator.checked() as findings:
-        problems_module.multiply(problem, version, SIMULATOR)
+        product = problems_module.multiply(problem, version, SIMULATOR)
     assert findings == []
+    assert np.array_equal(product.c, product.in_integers())
 
 
+@pytest.mark.parametrize(
+    ("name", "layout"), [("v1", Layout(row_step=-1, col_step=3)), ("v0", PLAIN)]
+)
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 70])
-def test_copies_have_no_findings(size):
-    """Of all three matrices, and of the scaling that a product without terms is."""
-    steps = Layout(row_step=-1, col_step=3)
-    problem = Problem(size, 102 - size, 40, steps, steps, steps, beta=2.0)
+def test_copies_have_no_findings(size, name, layout):
+    """Of all three matrices, and from rows to the columns that v0 takes of B; and of the scaling
+    that a product without terms is."""
+    problem = Problem(size, 102 - size, 40, layout, layout, layout, beta=2.0)
     for alpha in (1.0, 0.0):
         with simulator.checked() as findings:
-            problems_module.multiply(replace(problem, alpha=alpha), LADDER["v1"], SIMULATOR)
+            product = problems_module.multiply(
+                replace(problem, alpha=alpha), LADDER[name], SIMULATOR
+            )
         assert findings == []
+        assert product.residual().ok
 
 
 def test_a_finding_tells_all_about_itself(tmp_path):
