@@ -58,20 +58,22 @@ def answer(
             continue
         try:
             compiled = sgemm.compile(version, arch=arch)
-            emit(key, _read(compiled, disassembler, arch, sgemm.LADDER[version].threads))
+            emit(key, _read(compiled, disassembler, arch, sgemm.LADDER[version]))
         except (sgemm.SgemmError, SubprocessError, ValueError) as error:
             emit(key, {"error": str(error)})
 
 
-def _read(compiled: Any, disassembler: str, arch: str, threads: int) -> child.Record:
+def _read(compiled: Any, disassembler: str, arch: str, version: Any) -> child.Record:
     sass, limits = load("sass"), load("occupancy")
     with TemporaryDirectory() as folder:
         cubin = Path(folder, "cubin")
         cubin.write_bytes(compiled.cubin)
         instructions = sass.parse(sass.disassemble(disassembler, cubin))
     needs = load("ptxas").parse(compiled.log)
+    # Commits from before the first version that has some say nothing of dynamic shared memory.
+    shared_bytes = needs.shared_bytes + getattr(version, "dynamic_shared_bytes", 0)
     fits = limits.occupancy(
-        limits.multiprocessor(arch), threads, needs.registers, needs.shared_bytes
+        limits.multiprocessor(arch), version.threads, needs.registers, shared_bytes
     )
     loop = sass.count(sass.main_loop(instructions))
     return {"ffma_share": loop.ffma_share, "occupancy": fits.share}

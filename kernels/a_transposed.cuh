@@ -9,11 +9,12 @@
 static_assert(TILE_K % 8 == 0,
               "TILE_K must be a multiple of 8: 8 lanes read a sector of A along k");
 
-// The 8 columns of k that a warp writes at once lie 4 banks apart, and its 4 rows of A in between.
-constexpr int A_PITCH = TILE_M + 4;
-constexpr int B_PITCH = TILE_N;
-static_assert(A_PITCH % 32 == 4,
-              "TILE_M must be a multiple of 32: a warp then writes to all banks");
+// A warp copies 8 columns of k at once, of 4 rows of A each: they lie 4 banks apart, and the 4 rows
+// in between. With SLICES, a warp reads as many columns of k at once, which must not share banks.
+constexpr int A_PITCH = TILE_M + (SLICES == 1 ? 4 : 4 * LANES_M);
+constexpr int B_PITCH = TILE_N + (SLICES == 1 ? 0 : 4 * LANES_N);
+static_assert(TILE_M % 32 == 0 && TILE_N % 32 == 0,
+              "TILE_M and TILE_N must be multiples of 32: a warp then uses all banks");
 
 // Starts the copies that fill tiles of A and B, for one of COPIERS threads, tile after tile along
 // k. A thread copies one column of A's tile and part of one or a few rows of B's, so that most of
@@ -25,7 +26,7 @@ class TileCopies {
     static constexpr int A_STEPS = TILE_M / A_ROWS_PER_STEP;
     static_assert(TILE_M % A_ROWS_PER_STEP == 0, "TILE_M must be a multiple of COPIERS / 8");
 
-    static constexpr int LANES_N = COPIERS / TILE_K > 16 ? COPIERS / TILE_K : 16;
+    static constexpr int LANES_N = COPIERS / TILE_K > 8 ? COPIERS / TILE_K : 8;
     static constexpr int B_ROWS_PER_STEP = COPIERS / LANES_N;
     static constexpr int B_COLS_PER_PART = LANES_N * ACCESS_WIDTH;
     static_assert(TILE_K % B_ROWS_PER_STEP == 0 && TILE_N % (LANES_N * 4) == 0,
@@ -91,11 +92,12 @@ class TileCopies {
 };
 
 struct OuterProducts : MicroTile<4> {
-    // sum += a_tile^T @ b_tile, for this thread's rows and columns: an outer product per step of k.
-    // `a` and `b` are where they begin in the tiles: &a_tile[0][row], &b_tile[0][col].
+    // sum += a_tile^T @ b_tile, for this thread's rows and columns: an outer product per step of k
+    // of its slice. The pointers say where those begin in the tiles: at [slice][row] and
+    // [slice][col].
     __device__ inline void multiply(const float* a_tile, const float* b_tile) {
         UNROLL
-        for (int k = 0; k < TILE_K; ++k) {
+        for (int k = 0; k < TILE_K; k += SLICES) {
             float a[MICRO_M], b[MICRO_N];
             UNROLL
             for (int i = 0; i < MICRO_M; i += 4)

@@ -5,11 +5,16 @@
 // tile. A thread owns MICRO_M rows, in groups of ROWS_TOGETHER, and MICRO_N columns in groups of
 // four; the groups of a warp's threads take turns. At each step of k a warp then reads A from 4
 // places and B as 32 consecutive floats, each with one conflict-free LDS.128.
+//
+// From v8 on the threads may also stand in SLICES of such rectangles, 2×4 lanes each for four of
+// them. All have the same part of the tile, each multiplies its own steps of k, and in the end
+// merge() adds them up.
 #pragma once
 #include "tile.cuh"
 
-constexpr int LANES_M = 4;
-constexpr int LANES_N = 8;
+constexpr int LANES = 32 / SLICES; // of a slice
+constexpr int LANES_M = SLICES == 4 ? 2 : 4;
+constexpr int LANES_N = LANES / LANES_M;
 constexpr int WARP_M = MICRO_M * LANES_M;
 constexpr int WARP_N = MICRO_N * LANES_N;
 constexpr int MULTIPLIERS = TILE_M / WARP_M * (TILE_N / WARP_N) * 32; // threads with a micro-tile
@@ -17,20 +22,34 @@ constexpr int MULTIPLIERS = TILE_M / WARP_M * (TILE_N / WARP_N) * 32; // threads
 static_assert(MICRO_N % 4 == 0, "MICRO_N must be a multiple of 4: B is read in float4s along n");
 static_assert(TILE_M % WARP_M == 0, "TILE_M must be a multiple of a warp's 4 * MICRO_M rows");
 static_assert(TILE_N % WARP_N == 0, "TILE_N must be a multiple of a warp's 8 * MICRO_N columns");
+static_assert(SLICES == 1 || SLICES == 2 || SLICES == 4, "SLICES must be 1, 2 or 4");
 static_assert(THREADS <= 1024, "a block has at most 1024 threads");
 
 template <int ROWS_TOGETHER>
 struct MicroTile {
+    static_assert(SLICES == 1 || MICRO_M / SLICES % ROWS_TOGETHER == 0,
+                  "MICRO_M must be a multiple of 4 * SLICES: a slice keeps whole groups of rows");
     static_assert(MICRO_M % ROWS_TOGETHER == 0, "MICRO_M must be a multiple of 4: from v5 on A is "
                                                 "read in float4s along m");
+    static constexpr int ROWS = MICRO_M / SLICES; // that a thread has after merge(), in sum[0 ...]
     float sum[MICRO_M][MICRO_N] = {};
     int row, col; // of this thread's first output within the block's tile
+    int slice;
 
     __device__ inline MicroTile() {
         const int warp = threadIdx.x / 32;
         const int lane = threadIdx.x % 32;
-        row = warp / (TILE_N / WARP_N) * WARP_M + lane / LANES_N * ROWS_TOGETHER;
+        slice = lane / LANES;
+        row = warp / (TILE_N / WARP_N) * WARP_M + lane % LANES / LANES_N * ROWS_TOGETHER;
         col = warp % (TILE_N / WARP_N) * WARP_N + lane % LANES_N * 4;
+    }
+
+    __device__ inline void clear() {
+        UNROLL
+        for (int i = 0; i < MICRO_M; ++i) {
+            UNROLL
+            for (int j = 0; j < MICRO_N; ++j) sum[i][j] = 0.0f;
+        }
     }
 
     // How far row i of the micro-tile lies from its first one, and column j likewise.
@@ -39,16 +58,37 @@ struct MicroTile {
     }
     static __device__ constexpr int cols_to(int j) { return j / 4 * 4 * LANES_N + j % 4; }
 
+    // Adds up what the slices have. Each thread is left with the slice-th ROWS rows, in sum[0 ...].
+    __device__ inline void merge() { merge<MICRO_M / 2, 16>(); }
+
+    // Of twice as many rows, gives one half to the thread so many lanes away and gets that one's
+    // sums for the other half.
+    template <int HALF, int DISTANCE>
+    __device__ inline void merge() {
+        const bool upper = threadIdx.x & DISTANCE;
+        UNROLL
+        for (int i = 0; i < HALF; ++i) {
+            UNROLL
+            for (int j = 0; j < MICRO_N; ++j) {
+                const float given = upper ? sum[i][j] : sum[i + HALF][j];
+                const float kept = upper ? sum[i + HALF][j] : sum[i][j];
+                sum[i][j] = kept + __shfl_xor_sync(0xffffffff, given, DISTANCE);
+            }
+        }
+        if constexpr (DISTANCE > LANES) merge<HALF / 2, DISTANCE / 2>();
+    }
+
     // c = alpha * sum + beta * c, where c is the tile's corner and rows×cols of its floats exist.
     __device__ inline void store(float* c, long long ldc, int rows, int cols, float alpha,
                                  float beta) const {
         UNROLL
-        for (int i = 0; i < MICRO_M; ++i) {
-            if (row + rows_to(i) >= rows) return;
+        for (int i = 0; i < ROWS; ++i) {
+            const int its_row = row + rows_to(slice * ROWS) + rows_to(i);
+            if (its_row >= rows) return;
             UNROLL
             for (int j = 0; j < MICRO_N; j += 4) {
                 const int first = col + cols_to(j);
-                float* to = c + (row + rows_to(i)) * ldc + first;
+                float* to = c + its_row * ldc + first;
                 float result[4];
                 UNROLL
                 for (int n = 0; n < 4; ++n) {

@@ -29,6 +29,11 @@ __device__ inline unsigned shared_address(const void* shared) {
     return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
+// Shared memory beyond the 48 KiB that a kernel can declare: the launch asks for it.
+#define LAUNCHED_SHARED(type, name)                                                                \
+    extern __shared__ float4 name##_memory[];                                                      \
+    type& name = *reinterpret_cast<type*>(name##_memory)
+
 #if __CUDA_ARCH__ >= 800
 
 // Starts copying `valid` of WIDTH floats from global to shared memory and fills the rest with
@@ -114,6 +119,24 @@ __device__ inline void mbarrier_wait(mbarrier_t* barrier, unsigned parity) {
                      : "memory");
     } while (!ended);
 }
+
+// A pointer into shared memory that is kept in a register. Where an array lies depends on the
+// block's place in its cluster, and the compiler would rather work that out again at each use.
+template <typename T>
+class SharedPointer {
+    unsigned address;
+
+  public:
+    __device__ inline explicit SharedPointer(T* pointer) : address(shared_address(pointer)) {
+        asm volatile("" : "+r"(address)); // whatever it is now, nobody knows how it came about
+    }
+    __device__ inline T* operator+(int distance) const {
+        return static_cast<T*>(__cvta_shared_to_generic(address + distance * sizeof(T)));
+    }
+};
+
+// The same value, of which the compiler now knows that all threads of the warp have it.
+__device__ inline int warp_uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
 
 // Moves registers between warps: all warps of a group of four raise or lower what each of their
 // threads may use.

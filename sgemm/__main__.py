@@ -144,7 +144,7 @@ def _versions(options: argparse.Namespace) -> int:
                 "×".join(map(str, version.tile)),
                 "×".join(map(str, version.micro_tile)),
                 version.threads,
-                version.shared_bytes,
+                version.shared_bytes + version.dynamic_shared_bytes,
                 "≥ {}.{}".format(*version.min_compute_capability),
                 version.article_gflops,
             )

@@ -93,12 +93,12 @@ def ceiling(version: Version, found: Inspection, gpu: Gpu, m: int, n: int, k: in
     )
 
     tile_m, tile_n, tile_k = version.tile
-    blocks = version.blocks(m, n)
-    most_blocks = -(-blocks // gpu.sms)  # of one SM
-    computed = most_blocks * gpu.sms * tile_m * tile_n * (-(-k // tile_k) * tile_k)
+    tiles = version.tiles(m, n)
+    most_tiles = tiles / gpu.sms if version.stream_k else -(-tiles // gpu.sms)  # of one SM
+    computed = most_tiles * gpu.sms * tile_m * tile_n * (-(-k // tile_k) * tile_k)
     used = m * n * k / computed
 
-    resident = min(occupancy.blocks, most_blocks)
+    resident = min(occupancy.blocks, -(-tiles // gpu.sms))
     warps = resident * -(-version.threads // WARP) / SCHEDULERS
     alone = pass_cycles + (L2_CYCLES if loop.global_loads else 0)  # cycles of a warp's pass
 

@@ -11,14 +11,17 @@ import numpy as np
 from .causes import cuda_error, of_cupy_import
 from .compiler import Compiled, compile_kernel, why_not
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
-from .ladder import Version
+from .ladder import LADDER, Version
 from .matrix import FLOAT_BYTES
 from .places import unreadable
 
 LEGACY_STREAM = 0
 LEGACY_STREAM_IN_INTERFACES = 1  # where 0 is not allowed
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUDA's number of that attribute of a function
 
 _functions: dict[tuple[Any, ...], Any] = {}
+_multiprocessors: dict[int, int] = {}  # of a device
+_versions: dict[int, tuple[str, ...]] = {}  # that a device can run
 _loading = Lock()
 
 
@@ -48,6 +51,19 @@ class Gpu:
         streams = (_owners_stream(x) for x in objects.values())
         return cls(device, frozenset(stream for stream in streams if stream is not None)), arrays
 
+    @property
+    def multiprocessors(self) -> int:
+        if self.device.id not in _multiprocessors:
+            attributes = self.device.attributes  # all of them are asked for, which takes its time
+            _multiprocessors[self.device.id] = int(attributes["MultiProcessorCount"])
+        return _multiprocessors[self.device.id]
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        if self.device.id not in _versions:
+            _versions[self.device.id] = tuple(n for n, v in LADDER.items() if self.runs(v))
+        return _versions[self.device.id]
+
     def runs(self, version: Version) -> bool:
         return self._compute_capability() >= version.min_compute_capability
 
@@ -62,20 +78,25 @@ class Gpu:
         return int(array.data.ptr)
 
     @contextmanager
-    def workspace(self, floats: int) -> Iterator[int]:
+    def workspace(self, floats: int, zeros: int = 0) -> Iterator[int]:
         """Memory in the order of the current stream; under capture it belongs to the graph."""
         cuda = _cupy().cuda
+        size = (floats + zeros) * FLOAT_BYTES
         with self.device:
             stream = cuda.get_current_stream()
-            if not stream.is_capturing():
-                memory = cuda.alloc(floats * FLOAT_BYTES)
-                yield memory.ptr
-                return
-            address = cuda.runtime.mallocAsync(floats * FLOAT_BYTES, stream.ptr)
+            if captured := stream.is_capturing():
+                address = cuda.runtime.mallocAsync(size, stream.ptr)
+            else:
+                memory = cuda.alloc(size)
+                address = memory.ptr
             try:
+                if zeros:
+                    start = address + floats * FLOAT_BYTES
+                    cuda.runtime.memsetAsync(start, 0, zeros * FLOAT_BYTES, stream.ptr)
                 yield address
             finally:
-                cuda.runtime.freeAsync(address, stream.ptr)
+                if captured:
+                    cuda.runtime.freeAsync(address, stream.ptr)
 
     def launch(
         self,
@@ -85,10 +106,11 @@ class Gpu:
         blocks: int,
         threads: int,
         args: Sequence[np.generic],
+        dynamic_shared_bytes: int = 0,
     ) -> None:
         with self.device:
-            function = self._function(source, entry, defines, threads)
-            function((blocks,), (threads,), args)
+            function = self._function(source, entry, defines, threads, dynamic_shared_bytes)
+            function((blocks,), (threads,), args, dynamic_shared_bytes)
 
     def hand_back(self) -> None:
         """Make the streams of the arrays' owners wait for the launches: what they do next to
@@ -106,7 +128,14 @@ class Gpu:
         digits = self.device.compute_capability
         return int(digits[:-1]), int(digits[-1])
 
-    def _function(self, source: str, entry: str, defines: Mapping[str, int], threads: int) -> Any:
+    def _function(
+        self,
+        source: str,
+        entry: str,
+        defines: Mapping[str, int],
+        threads: int,
+        dynamic_shared_bytes: int,
+    ) -> Any:
         """The kernel, compiled and loaded on this device at its first use in this process."""
         key = (self.device.id, source, entry, *sorted(defines.items()))
         if key in _functions:
@@ -120,6 +149,10 @@ class Gpu:
                 module = _load(compiled, source)
                 function = module.get_function(entry)
                 _check_threads(function, source, compiled.registers, threads)
+                if dynamic_shared_bytes:
+                    _cupy().cuda.driver.funcSetAttribute(
+                        function.ptr, MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes
+                    )
                 _functions[key] = function
         return _functions[key]
 

@@ -67,7 +67,8 @@ def inspect(version: str | Version, arch: str) -> Inspection:
     key: tuple[str | bytes, ...] = ("inspection", _reader(), tool, compiled.cubin)
     found = json.loads(cache.fetch(".json", key, build).read_text(encoding="utf-8"))
     sm = multiprocessor(arch)
-    needs = version.threads, compiled.registers, compiled.shared_bytes
+    shared_bytes = compiled.shared_bytes + version.dynamic_shared_bytes
+    needs = version.threads, compiled.registers, shared_bytes
     return Inspection(
         version=version.name,
         arch=arch,
@@ -75,7 +76,7 @@ def inspect(version: str | Version, arch: str) -> Inspection:
         registers=compiled.registers,
         spill_bytes=compiled.spill_bytes,
         shared_bytes=compiled.shared_bytes,
-        dynamic_shared_bytes=0,
+        dynamic_shared_bytes=version.dynamic_shared_bytes,
         occupancy=None if sm is None else occupancy(sm, *needs),
         loop=_counts(found["loop"]),
         kernel=_counts(found["kernel"]),

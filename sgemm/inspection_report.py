@@ -43,7 +43,8 @@ def print_tables(inspections: Sequence[Inspection]) -> None:
         [
             (
                 *(found.version, found.arch),
-                *(found.registers, found.spill_bytes, found.shared_bytes),
+                *(found.registers, found.spill_bytes),
+                found.shared_bytes + found.dynamic_shared_bytes,
                 *_occupancy(found),
                 found.dispatch_cycles - found.loop.instructions,
                 found.load_distances and "{}, {:.0f}".format(*found.load_distances),

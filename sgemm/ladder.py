@@ -9,9 +9,29 @@ To add a version, write its ``.cu`` file and append an entry. The article figure
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 Layout = Literal["row", "column"]
+
+
+# What it costs blocks to share a tile, in steps of k that its block could multiply meanwhile: once,
+# and for each block that takes part. Measured on an H200.
+SHARING_COST = 40
+COST_OF_A_PART = 15
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a launch deals out its tiles: to so many blocks, which share so many of the tiles.
+
+    ``steps`` is for how many steps of k a block is busy, sharing included, or all blocks that take
+    turns on its place in an SM.
+    """
+
+    blocks: int
+    shared_tiles: int
+    steps: float
 
 
 @dataclass(frozen=True)
@@ -20,11 +40,16 @@ class Version:
 
     ``tile`` is what one block computes, ``(M, N, K)`` floats, with K the depth it takes at a time
     (1 where nothing is staged); ``micro_tile`` what one thread computes, ``(M, N)``.
-    ``stages`` is how many tiles of A and B fit a block's shared memory at once, and
-    ``shared_bytes`` is the static shared memory of a block. ``b_layout`` is the layout of B that
-    the kernel reads; ``sgemm.matmul`` converts the other one. ``float4`` says whether the kernel
-    has a float4 path to global memory, beside a scalar one for operands that do not allow it.
-    ``min_compute_capability`` is the oldest GPU that can run it.
+    ``stages`` is how many tiles of A and B fit a block's shared memory at once;
+    ``shared_bytes`` is the shared memory that a block's kernel declares,
+    ``dynamic_shared_bytes`` what its launch adds. ``slices`` is among how many lanes of a warp K is
+    split, and ``stream_k`` says whether blocks stay and share tiles. ``b_layout`` is the layout of
+    B that the kernel reads; ``sgemm.matmul`` converts the other one. ``float4`` says whether the
+    kernel has a float4 path to global memory, beside a scalar one for operands that do not allow
+    it.
+    ``min_compute_capability`` is the oldest GPU that can run it, and ``peak_share`` the share of
+    the FFMA peak that it reached on an H200 while all SMs were busy; 0 for those that come into
+    question only for what they teach.
     """
 
     name: str
@@ -38,13 +63,54 @@ class Version:
     blocks_per_sm: int = 1
     stages: int = 1
     shared_bytes: int = 0
+    dynamic_shared_bytes: int = 0
+    slices: int = 1
+    stream_k: bool = False
     float4: bool = False
     min_compute_capability: tuple[int, int] = (7, 5)
+    peak_share: float = 0.0
     article_gflops: int | None = None
 
-    def blocks(self, m: int, n: int) -> int:
-        """How many blocks compute an m×n result, one tile each."""
+    @property
+    def multipliers(self) -> int:
+        """The threads of a block that have a micro-tile."""
+        tile_m, tile_n, _ = self.tile
+        micro_m, micro_n = self.micro_tile
+        return tile_m * tile_n * self.slices // (micro_m * micro_n)
+
+    def tiles(self, m: int, n: int) -> int:
+        """How many tiles an m×n result has."""
         return -(-m // self.tile[0]) * -(-n // self.tile[1])
+
+    def plan(self, m: int, n: int, k: int, multiprocessors: int) -> Plan:
+        """How to deal out an m×n×k product on a GPU with so many SMs.
+
+        Without stream-K each tile has a block. With it, as many blocks as SMs hold take the tiles
+        in turns; the tiles that do not fill a turn, and those of one turn more, are shared if that
+        ends sooner. Where there are fewer tiles than blocks, each is split into equal parts, or if
+        that ends sooner all together are dealt out to all blocks.
+        """
+        tiles = max(1, self.tiles(m, n))
+        slots = multiprocessors * self.blocks_per_sm
+        tile_k = self.tile[2]
+        passes = max(1, -(-k // tile_k))  # over a tile
+        unshared = -(-tiles // slots) * passes * tile_k
+        if not self.stream_k:
+            return Plan(tiles, 0, unshared)
+        plans = [Plan(min(tiles, slots), 0, unshared)]
+
+        def share(blocks: int, shared_tiles: int, passes: float, parts: float) -> None:
+            steps = passes * tile_k + SHARING_COST + COST_OF_A_PART * parts
+            plans.append(Plan(blocks, shared_tiles, steps))
+
+        if tiles > slots and tiles % slots:
+            share(slots, tiles % slots + slots, tiles * passes / slots, parts=2)
+        elif tiles < slots:
+            for parts in range(2, min(slots // tiles, passes) + 1):
+                share(parts * tiles, tiles, -(-passes // parts), parts)
+            blocks = min(slots, tiles * passes)
+            share(blocks, tiles, -(-tiles * passes // blocks), parts=blocks / tiles + 2)
+        return min(plans, key=lambda plan: plan.steps)
 
     def defines(self, vector: bool) -> dict[str, int]:
         """The compile-time constants of the kernel: macro name to value."""
@@ -59,6 +125,7 @@ class Version:
             "THREADS": self.threads,
             "BLOCKS_PER_SM": self.blocks_per_sm,
             "STAGES": self.stages,
+            "SLICES": self.slices,
             "VECTOR": int(vector and self.float4),
         }
 
@@ -108,6 +175,7 @@ LADDER = {
             shared_bytes=18432,
             float4=True,
             article_gflops=8800,
+            peak_share=0.57,
         ),
         Version(
             name="v4",
@@ -122,6 +190,7 @@ LADDER = {
             shared_bytes=36864,
             float4=True,
             article_gflops=10600,
+            peak_share=0.71,
         ),
         Version(
             name="v5",
@@ -134,6 +203,7 @@ LADDER = {
             stages=3,
             shared_bytes=37248,
             float4=True,
+            peak_share=0.75,
         ),
         Version(
             name="v6",
@@ -147,7 +217,38 @@ LADDER = {
             shared_bytes=37296,
             float4=True,
             min_compute_capability=(9, 0),
+            peak_share=0.82,
+        ),
+        Version(
+            name="v7",
+            title="stream-K",
+            change="blocks stay and share all steps of k equally, also those of one tile",
+            source="v7_stream_k.cu",
+            tile=(128, 256, 8),
+            micro_tile=(16, 8),
+            threads=384,
+            stages=3,
+            shared_bytes=37332,
+            stream_k=True,
+            float4=True,
+            min_compute_capability=(9, 0),
+            peak_share=0.84,
         ),
     )
 }
 """Version name to version, slowest first."""
+
+
+@lru_cache(4096)
+def fastest(names: tuple[str, ...], m: int, n: int, k: int, multiprocessors: int) -> str:
+    """Which of these versions computes an m×n×k product soonest on a GPU with so many SMs: by
+    their plans, and by how fast each is while it computes."""
+    candidates = [name for name in names if LADDER[name].peak_share]
+
+    def cost(name: str) -> float:
+        version = LADDER[name]
+        tile_m, tile_n, _ = version.tile
+        steps = version.plan(m, n, k, multiprocessors).steps
+        return steps * tile_m * tile_n * version.blocks_per_sm / version.peak_share
+
+    return min(candidates, key=cost) if candidates else names[-1]

@@ -13,7 +13,7 @@ import numpy as np
 
 from .causes import cuda_errors_explained
 from .errors import ArgumentError, ArgumentTypeError
-from .ladder import LADDER, Layout, Version
+from .ladder import LADDER, Layout, Plan, Version, fastest
 from .matrix import FLOAT_BYTES, Matrix, padded
 from .places import Place, locate, offers_gpu_memory
 from .versions import resolve
@@ -50,8 +50,8 @@ def matmul(
     CuPy array. ``beta`` other than 0 needs ``out``; with ``beta`` 0 ``out`` is not read. ``alpha``
     and ``beta`` are numbers or arrays without dimensions, rounded to float32 first; one on a GPU
     is read, for which the host waits. ``version`` names a step of the ladder; None picks the
-    fastest that the device can run. docs/calling.md tells which layouts are copied, what streams
-    wait for and how long inputs must live.
+    one that should be the fastest for these sizes on this device. docs/calling.md tells which
+    layouts are copied, what streams wait for and how long inputs must live.
 
     Before anything is launched it raises ArgumentTypeError (a TypeError) for a type, dtype or
     device that is not accepted; ArgumentError (a ValueError) for shapes that do not match, an
@@ -73,8 +73,8 @@ def matmul(
         raise ArgumentError(f"b: has {k_of_b} rows where a has {k} columns; K must be the same")
     if out is not None and _check_array("out", out, arrays["out"]) != (m, n):
         raise ArgumentError(f"out: has shape {arrays['out'].shape}; a @ b has {(m, n)}")
-    chosen = _choose(requested, place)
     reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
+    chosen = _choose(requested, place, m, n, k)
     if m and n:
         if reads_ab:
             _check_grid(chosen, m, n)
@@ -136,12 +136,13 @@ def _multiply(
                 _copy(place, c, result)
 
         float4 = a.allows_float4("row") and b.allows_float4(version.b_layout)
+        plan = version.plan(c.rows, c.cols, a.cols, place.multiprocessors)
         _launch(
             place,
             version.source,
             "sgemm",
             version.defines(float4),
-            version.blocks(c.rows, c.cols),
+            plan.blocks,
             version.threads,
             (
                 *_int32(c.rows, c.cols, a.cols),
@@ -150,10 +151,28 @@ def _multiply(
                 *_operand(b, version.b_layout),
                 beta,
                 *_operand(result, "row"),
+                *_sharing(place, version, plan, workspaces),
             ),
+            version.dynamic_shared_bytes,
         )
         if result is not c:
             _copy(place, result, c)
+
+
+def _sharing(
+    place: Place, version: Version, plan: Plan, workspaces: ExitStack
+) -> tuple[np.generic, ...]:
+    """The arguments of a stream-K kernel that say which tiles are shared, and where: two slots of
+    a tile for each block, and a count of arrivals for each micro-tile."""
+    if not version.stream_k:
+        return ()
+    partials = arrivals = 0
+    if plan.shared_tiles:
+        floats = 2 * plan.blocks * version.tile[0] * version.tile[1]
+        counts = plan.shared_tiles * version.multipliers
+        partials = workspaces.enter_context(place.workspace(floats, zeros=counts))
+        arrivals = partials + floats * FLOAT_BYTES
+    return *_int32(plan.shared_tiles), np.uintp(partials), np.uintp(arrivals)
 
 
 def _copies(version: Version, a: Matrix, b: Matrix, c: Matrix) -> dict[str, str]:
@@ -203,12 +222,13 @@ def _launch(
     blocks: int,
     threads: int,
     args: tuple[np.generic, ...],
+    dynamic_shared_bytes: int = 0,
 ) -> None:
     """Launch a kernel; SGEMM_DEBUG=1 in the environment turns its device-side assertions on."""
     if os.environ.get("SGEMM_DEBUG") == "1":
         defines = {**defines, "SGEMM_DEBUG": 1}
     log.debug("%s: %d blocks of %d threads, compiled with %s", source, blocks, threads, defines)
-    place.launch(source, entry, defines, blocks, threads, args)
+    place.launch(source, entry, defines, blocks, threads, args, dynamic_shared_bytes)
 
 
 def _int32(*values: int) -> tuple[np.int32, ...]:
@@ -298,23 +318,22 @@ def _check_out(c: Matrix, operands: dict[str, Matrix]) -> None:
             raise ArgumentError(f"out: overlaps {name}; pass a matrix of its own")
 
 
-def _choose(requested: Version | None, place: Place) -> Version:
-    """The version asked for, or the last of the ladder that this place can run."""
-    if requested is None:
-        for version in reversed(LADDER.values()):
-            if place.runs(version):
-                return version
-        requested = min(LADDER.values(), key=lambda version: version.min_compute_capability)
-    if not place.runs(requested):
-        needed = "{}.{}".format(*requested.min_compute_capability)
+def _choose(requested: Version | None, place: Place, m: int, n: int, k: int) -> Version:
+    """The version asked for, or the one of the ladder that should be the fastest here."""
+    if requested is None and place.versions:
+        return LADDER[fastest(place.versions, m, n, k, place.multiprocessors)]
+    oldest = min(LADDER.values(), key=lambda version: version.min_compute_capability)
+    chosen = requested or oldest
+    if not place.runs(chosen):
+        needed = "{}.{}".format(*chosen.min_compute_capability)
         raise ArgumentError(
-            f"version: {requested.name} needs compute capability {needed}; {place.name} has less"
+            f"version: {chosen.name} needs compute capability {needed}; {place.name} has less"
         )
-    return requested
+    return chosen
 
 
 def _check_grid(version: Version, m: int, n: int) -> None:
-    blocks = max(version.blocks(m, n), version.blocks(n, m))  # or the transposed product's
+    blocks = max(version.tiles(m, n), version.tiles(n, m))  # or the transposed product's
     if blocks > MAX_BLOCKS:
         raise ArgumentError(
             f"version: {version.name} needs {blocks} blocks for a {m}x{n} result; "

@@ -21,6 +21,14 @@ class Place(Protocol):
 
     name: str
 
+    @property
+    def multiprocessors(self) -> int:
+        """How many SMs there are."""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The names of those of the ladder that can run here."""
+
     def runs(self, version: Version) -> bool:
         """Whether the version's kernel can run here."""
 
@@ -33,8 +41,9 @@ class Place(Protocol):
     def address(self, array: Any) -> int:
         """Where the array's element (0, 0) lies."""
 
-    def workspace(self, floats: int) -> AbstractContextManager[int]:
-        """The address of that many floats, 16-byte aligned, for the launches within the context."""
+    def workspace(self, floats: int, zeros: int = 0) -> AbstractContextManager[int]:
+        """The address of that many floats, 16-byte aligned, for the launches within the context;
+        after them come so many words that are 0."""
 
     def launch(
         self,
@@ -44,8 +53,10 @@ class Place(Protocol):
         blocks: int,
         threads: int,
         args: Sequence[np.generic],
+        dynamic_shared_bytes: int = 0,
     ) -> None:
-        """Run the kernel ``entry`` of the file ``source``, compiled with ``defines``."""
+        """Run the kernel ``entry`` of the file ``source``, compiled with ``defines``, with so much
+        more shared memory than it declares."""
 
     def hand_back(self) -> None:
         """Order whatever the arrays' owners do next after the launches."""

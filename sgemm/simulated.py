@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import ArgumentError, ArgumentTypeError, SimulatorLimitError
 from .kernel_files import kernel_path
-from .ladder import Version
+from .ladder import LADDER, Version
 from .matrix import FLOAT4_BYTES, FLOAT_BYTES
 from .simulator import Operand, is_instrumented
 from .simulator import launch as simulator_launch
@@ -24,6 +24,7 @@ class Simulated:
     """The simulator as the place where ``matmul`` runs."""
 
     name = "the simulator"
+    multiprocessors = 6  # few, so that small products have tiles to share
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> tuple["Simulated", dict[str, np.ndarray]]:
@@ -42,6 +43,10 @@ class Simulated:
     def __init__(self, arrays: Mapping[str, np.ndarray] | None = None) -> None:
         self._arrays = arrays or {}
         self._results: list[Operand] = []  # of kernels, in memory that is not one of the arrays
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        return tuple(name for name, version in LADDER.items() if self.runs(version))
 
     def runs(self, version: Version) -> bool:
         return True
@@ -65,9 +70,11 @@ class Simulated:
         return int(array.__array_interface__["data"][0])
 
     @contextmanager
-    def workspace(self, floats: int) -> Iterator[int]:
-        memory = np.empty(floats * FLOAT_BYTES + FLOAT4_BYTES, np.uint8)
-        yield -(-self.address(memory) // FLOAT4_BYTES) * FLOAT4_BYTES
+    def workspace(self, floats: int, zeros: int = 0) -> Iterator[int]:
+        memory = np.empty((floats + zeros) * FLOAT_BYTES + FLOAT4_BYTES, np.uint8)
+        start = -self.address(memory) % FLOAT4_BYTES
+        memory[start + floats * FLOAT_BYTES :] = 0
+        yield self.address(memory) + start
 
     def launch(
         self,
@@ -77,11 +84,12 @@ class Simulated:
         blocks: int,
         threads: int,
         args: Sequence[np.generic],
+        dynamic_shared_bytes: int = 0,
     ) -> None:
         operands: tuple[Operand, ...] = ()
         tile = (0, 0)
         if is_instrumented():
-            operands = self._operands(entry, args)
+            operands = self._operands(entry, args, defines, blocks)
             self._results.append(operands[-1])
             if entry == "sgemm":
                 tile = (defines["TILE_M"], defines["TILE_N"])
@@ -94,7 +102,9 @@ class Simulated:
         strides = (stride // FLOAT_BYTES for stride in array.strides)
         return Operand(name, self.address(array), *array.shape, *strides)
 
-    def _operands(self, entry: str, args: Sequence[np.generic]) -> tuple[Operand, ...]:
+    def _operands(
+        self, entry: str, args: Sequence[np.generic], defines: Mapping[str, int], blocks: int
+    ) -> tuple[Operand, ...]:
         """The matrices behind a kernel's arguments, its result last."""
         values = [arg.item() for arg in args]
         if entry == "copy_strided":
@@ -106,10 +116,11 @@ class Simulated:
         if entry == "scale":
             rows, cols, beta, c, c_row, c_col = values
             return (Operand("C", c, rows, cols, c_row, c_col, initialised=beta != 0),)
-        m, n, k, _alpha, a, lda, b, ldb, beta, c, ldc = values
+        m, n, k, _alpha, a, lda, b, ldb, beta, c, ldc, *sharing = values
         return (
             Operand("A", a, m, k, lda, 1),
             self._b(b, k, n, ldb),
+            *_scratch(sharing, defines, blocks),
             Operand("C", c, m, n, ldc, 1, initialised=beta != 0),
         )
 
@@ -125,6 +136,18 @@ class Simulated:
             if ldb in strides[k, n] or 1 in (k, n):
                 return Operand("B", address, k, n, *strides[k, n])
         raise ArgumentError(f"args: no {k}×{n} matrix is known at B's address {address:#x}")
+
+
+def _scratch(sharing: list[int], defines: Mapping[str, int], blocks: int) -> Iterator[Operand]:
+    """What the blocks of a stream-K kernel leave for each other; see ``multiply``."""
+    if not sharing or not sharing[0]:
+        return
+    shared_tiles, partials, arrivals = sharing
+    floats = 2 * blocks * defines["TILE_M"] * defines["TILE_N"]
+    counts = shared_tiles * defines["TILE_M"] * defines["TILE_N"] * defines["SLICES"]
+    counts //= defines["MICRO_M"] * defines["MICRO_N"]
+    yield Operand("partials", partials, 1, floats, floats, 1, initialised=False, scratch=True)
+    yield Operand("arrivals", arrivals, 1, counts, counts, 1, scratch=True)
 
 
 def _limit_seconds() -> float:

@@ -16,6 +16,7 @@ from . import report, simulator
 from .ladder import Version
 from .matrix import FLOAT_BYTES
 from .multiply import matmul
+from .simulated import Simulated
 from .simulator.counts import SECTOR_BYTES, WARP, Access, Line, total
 
 ALIGNMENT = 256  # bytes, of the matrices that are traced: what a GPU's allocators give
@@ -115,7 +116,8 @@ def trace(version: Version, m: int, n: int, k: int) -> Trace:
         key = (place.file, place.line) if place else (counts.kernel, 0)
         lines[key] = lines.get(key, Line()) + line
     together = total(lines.values())
-    threads = version.threads * version.blocks(m, n)
+    plan = version.plan(m, n, k, Simulated.multiprocessors)
+    threads = version.threads * plan.blocks
     return Trace(version.name, m, n, k, together, lines, together.barriers / threads)
 
 

@@ -1,6 +1,7 @@
 """CuPy without a GPU: arrays are NumPy's, kernels run in the simulator when they are launched, and
 streams remember which others they wait for. For the paths of ``sgemm.gpu``, not for timing."""
 
+import ctypes
 import json
 import sys
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ class Device:
 
     current = 0
     compute_capability = "90"
+    attributes = {"MultiProcessorCount": 5}  # noqa: RUF012 - as CuPy has it
 
     def __init__(self, number=None):
         self.id = Device.current if number is None else number
@@ -121,7 +123,7 @@ class Module:
         self.source, self.defines = json.loads(cubin)
 
     def get_function(self, entry):
-        def function(blocks, threads, args):
+        def function(blocks, threads, args, shared_mem=0):
             Function.launches.append((Device.current, Stream.current().ptr))
             path = kernel_path(self.source)
             simulator.launch(path, entry, self.defines, *blocks, *threads, args)
@@ -187,6 +189,7 @@ def fake_cupy():
         CUDADriverError=CudaError,
         CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK=0,
         funcGetAttribute=lambda attribute, function: 1024,
+        funcSetAttribute=lambda function, attribute, value: None,
     )
     cupy.cuda.runtime = SimpleNamespace(
         CUDARuntimeError=CudaError,
@@ -197,6 +200,7 @@ def fake_cupy():
             pool.setdefault(stream, []).append(Memory(size)) or pool[stream][-1].ptr
         ),
         freeAsync=lambda address, stream: None,
+        memsetAsync=lambda address, value, size, stream: ctypes.memset(address, value, size),
         deviceSynchronize=lambda: None,
         getDevice=lambda: Device.current,
     )

@@ -52,9 +52,9 @@ class Place:
         seen: list[Launch] = []
         launch = self.backend.launch
 
-        def spy(backend, source, entry, defines, blocks, threads, args):
+        def spy(backend, source, entry, defines, blocks, threads, args, *more):
             seen.append(Launch(entry, dict(defines), tuple(args)))
-            return launch(backend, source, entry, defines, blocks, threads, args)
+            return launch(backend, source, entry, defines, blocks, threads, args, *more)
 
         with mock.patch.object(self.backend, "launch", spy):
             yield seen

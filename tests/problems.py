@@ -1,8 +1,11 @@
 """Random products, biased to what breaks kernels, and how to compute one."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from math import inf
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from matrices import PLAIN, GuardedMatrix, Layout
 from places import Place
 
 import sgemm
-from sgemm import Version, residual
+from sgemm import Version, ladder, residual
 from sgemm.multiply import ALIGNED_COPY_MIN_K
 
 LARGEST_RANDOM = 70
@@ -23,6 +26,8 @@ class Problem:
 
     ``seed`` gives the values, of the kind ``data``, and the order of the simulator's threads.
     alpha and beta are passed as the kind ``scalars``; ``own_stream``: not on the default stream.
+    ``sharing`` is when the blocks of a stream-K version share tiles: small problems are of another
+    opinion than large ones about what pays.
     """
 
     m: int
@@ -37,6 +42,7 @@ class Problem:
     seed: int = 0
     scalars: str = "Python"
     own_stream: bool = False
+    sharing: str = "where it pays"
 
 
 @dataclass(frozen=True)
@@ -113,10 +119,24 @@ SCALARS = {
 }
 
 
+SHARING = {
+    "where it pays": {},
+    "always": {"SHARING_COST": 0, "COST_OF_A_PART": 0},
+    "never": {"SHARING_COST": inf},
+}
+
+
+@contextmanager
+def sharing(when: str) -> Iterator[None]:
+    """Share tiles at such costs within the context."""
+    with mock.patch.dict(vars(ladder), SHARING[when]):
+        yield
+
+
 def multiply(problem: Problem, version: Version, place: Place) -> Product:
     """Compute the product and check what holds for every one of them, right or wrong: inputs and
     the surroundings of all matrices are not written, and the result is the array it should be."""
-    with place.own_stream() if problem.own_stream else nullcontext():
+    with place.own_stream() if problem.own_stream else nullcontext(), sharing(problem.sharing):
         return _multiply(problem, version, place)
 
 
@@ -242,6 +262,7 @@ def problems(
         draw(st.integers(0, 2**32 - 1)),
         draw(st.sampled_from(list(SCALARS))),
         draw(st.booleans()),
+        draw(st.sampled_from(["where it pays", "always"])) if version.stream_k else "never",
     )
 
 

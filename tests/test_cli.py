@@ -343,6 +343,7 @@ def test_a_header_gives_the_geometry(tmp_path):
         "THREADS": 128,
         "BLOCKS_PER_SM": 3,
         "STAGES": 2,
+        "SLICES": 1,
         "VECTOR": 1,
     }
 

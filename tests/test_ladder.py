@@ -5,6 +5,8 @@ import sys
 from dataclasses import FrozenInstanceError
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sgemm import LADDER, ladder
 from sgemm.kernel_files import kernel_path
@@ -24,15 +26,54 @@ def test_entries(version):
     assert 32 <= version.threads <= 1024
     assert version.min_compute_capability >= (7, 5)
     assert version.shared_bytes <= 48 * 1024
+    assert version.multipliers <= version.threads or version.micro_tile == (1, 1)
     with pytest.raises(FrozenInstanceError):
         version.threads = 1
 
 
-def test_blocks_cover_the_result(version):
+def test_tiles_cover_the_result(version):
     tile_m, tile_n, _ = version.tile
-    assert version.blocks(1, 1) == version.blocks(tile_m, tile_n) == 1
-    assert version.blocks(tile_m + 1, tile_n) == version.blocks(tile_m, tile_n + 1) == 2
-    assert version.blocks(3 * tile_m, 5 * tile_n) == 15
+    assert version.tiles(1, 1) == version.tiles(tile_m, tile_n) == 1
+    assert version.tiles(tile_m + 1, tile_n) == version.tiles(tile_m, tile_n + 1) == 2
+    assert version.tiles(3 * tile_m, 5 * tile_n) == 15
+
+
+STREAM_K = [version for version in LADDER.values() if version.stream_k]
+
+
+@given(
+    st.sampled_from(STREAM_K),
+    *(st.integers(1, 20_000) for _ in range(3)),
+    st.integers(1, 200),
+)
+def test_a_plan_is_one_that_the_kernels_can_carry_out(version, m, n, k, multiprocessors):
+    """What stream_k.cuh counts on."""
+    plan, tiles = version.plan(m, n, k, multiprocessors), version.tiles(m, n)
+    steps = -(-k // version.tile[2])
+    assert 1 <= plan.blocks <= multiprocessors * version.blocks_per_sm
+    assert 0 <= plan.shared_tiles <= tiles
+    if plan.shared_tiles:
+        assert plan.blocks <= plan.shared_tiles * steps  # each block has a step at least
+    # Unshared tiles are taken in whole turns, but for a last turn where nothing is shared.
+    assert not plan.shared_tiles or (tiles - plan.shared_tiles) % plan.blocks == 0
+
+
+def test_tiles_are_shared_where_that_ends_sooner():
+    """On 132 SMs: 512 tiles are three turns and 116 tiles, of which each block gets 1.88."""
+    v7 = LADDER["v7"]
+    assert v7.tile[:2] == (128, 256)
+    plan = v7.plan(4096, 4096, 4096, 132)
+    assert (plan.blocks, plan.shared_tiles) == (132, 116 + 132)
+    assert 512 / 132 * 4096 < plan.steps < 4 * 4096
+    assert v7.plan(4096, 4096, 64, 132).shared_tiles == 0  # a fourth turn costs less
+    split = v7.plan(1024, 1024, 1024, 132)
+    assert (split.blocks, split.shared_tiles) == (128, 32)  # four blocks to each tile
+    assert v7.plan(128 * 12, 256 * 11, 4096, 132).shared_tiles == 0  # one turn exactly
+
+
+def test_without_stream_k_each_tile_has_a_block(version):
+    if not version.stream_k:
+        assert version.plan(1000, 1000, 8, 3).blocks == version.tiles(1000, 1000)
 
 
 def test_every_kernel_file_is_in_the_ladder():

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from matrices import Layout, between_fences
 from places import GPU, SIMULATOR
-from problems import Problem, extents, layouts, multiply, problems, windows
+from problems import Problem, extents, layouts, multiply, problems, sharing, windows
 
 import sgemm
 from sgemm import LADDER, residual, simulator
@@ -118,7 +118,7 @@ def test_results_do_not_depend_on_the_order_of_threads(version, data):
     )
     results = []
     for seed in (problem.seed, data.draw(st.integers(0, 2**32 - 1))):
-        with SIMULATOR.order(seed):
+        with SIMULATOR.order(seed), sharing(problem.sharing):
             results.append(sgemm.matmul(a, b, version=version))
     assert results[0].tobytes() == results[1].tobytes()
 
@@ -127,6 +127,7 @@ def test_results_do_not_depend_on_the_order_of_threads(version, data):
 @given(st.data())
 def test_simulator_and_gpu_agree_bit_for_bit(version, data):
     problem = data.draw(problems(version))
+    problem = replace(problem, sharing="never")  # which depends on the number of SMs
     on_gpu, simulated = (multiply(problem, version, place).c for place in (GPU, SIMULATOR))
     assert_same_bits(on_gpu, simulated)
 
@@ -469,9 +470,12 @@ def test_sums_that_leave_the_range(place, version):
 
 
 def test_multiply_adds_round_once(place, version):
-    """(1 + u) * (1 - u) - 1 is -u * u, which is lost if the product is rounded by itself."""
+    """(1 + u) * (1 - u) - 1 is -u * u, which is lost if the product is rounded by itself. Both
+    terms are in the same slice of K."""
     u = np.float32(2.0**-23)
-    a, b = np.array([[-1, 1 + u]], np.float32), np.array([[1], [1 - u]], np.float32)
+    a, b = np.zeros((1, version.slices + 1), np.float32), np.zeros((version.slices + 1, 1))
+    a[0, [0, -1]], b[[0, -1], 0] = (-1, 1 + u), (1, 1 - u)
+    b = b.astype(np.float32)
     result = sgemm.matmul(place.xp.asarray(a), place.xp.asarray(b), version=version)
     assert result.tolist() == [[-(float(u) ** 2)]]
 
@@ -508,7 +512,7 @@ def test_float4_is_used_exactly_where_it_may_be(place, version, data):
         multiply(data.draw(problems(version, scales=st.just(1.0))), version, place)
     for launch in launches:
         if launch.entry == "sgemm":
-            *_, a, lda, b, ldb, _beta, _c, _ldc = map(int, launch.args)
+            _m, _n, _k, _alpha, a, lda, b, ldb, *_ = map(int, launch.args)
             misaligned = a % 16 or b % 16 or lda % 4 or ldb % 4
             assert launch.defines["VECTOR"] == int(version.float4 and not misaligned)
 
@@ -602,7 +606,7 @@ def test_the_log_says_what_was_done(place, version, caplog):
     assert copied[0].startswith("a is copied: ")
     assert len(copied) == (1 if version.b_layout == "row" else 2)
     assert sum("blocks of" in message for message in messages) == len(launches)
-    assert f"{version.source}: {version.blocks(8, 16)} blocks of" in messages[-1]
+    assert f"{version.source}: {version.tiles(8, 16)} blocks of" in messages[-1]
 
 
 def test_without_a_version_the_result_is_right(place):

@@ -48,6 +48,8 @@ def other_tiles(version: Version) -> list[Version]:
         with_tile(tile_m, tile_n, tile_k + 2),
         with_tile(tile_m, tile_n, 24),
         with_tile(tile_m, tile_n, tile_k * 16),
+        replace(version, slices=3),
+        replace(version, slices=4, micro_tile=(8, micro_n)),
         replace(version, micro_tile=(micro_m, micro_n + 2)),
         replace(version, micro_tile=(micro_m + 2, micro_n)),
     ]

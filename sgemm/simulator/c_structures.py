@@ -21,6 +21,7 @@ class COperand(ctypes.Structure):
         ("row_stride", c_int64),
         ("col_stride", c_int64),
         ("initialised", c_int64),
+        ("scratch", c_int64),
     )
 
 
@@ -116,6 +117,7 @@ def launch(
                 matrix.row_stride,
                 matrix.col_stride,
                 matrix.initialised,
+                matrix.scratch,
             )
             for matrix in operands
         )

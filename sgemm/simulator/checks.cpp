@@ -361,6 +361,9 @@ struct Conflict {
 
 static Element* elements;
 static size_t element_capacity;
+// Of scratch that is not initialised, by operand.
+constexpr unsigned MAX_OPERANDS = 8;
+static Element* scratch_elements[MAX_OPERANDS];
 static Conflict* conflicts;
 static size_t conflict_count, conflict_capacity;
 static int64_t tile_rows, tile_cols; // 0: the result has no tiles
@@ -448,6 +451,29 @@ static void read_result(const char* address, Position position, uint64_t pc) {
     }
 }
 
+// What one block leaves there, others read: nothing is asked but that it has been written, and that
+// the threads of one block are ordered. Whether blocks are, no order of them can show here.
+static void access_scratch(const Operand& operand, Position position, const char* address,
+                           bool write, uint64_t pc) {
+    Element* all = scratch_elements[&operand - operands];
+    if (!all) return;
+    Element& its = all[position.row * operand.cols + position.col];
+    const bool by_another =
+        its.block == blockIdx.x + 1 && !is_ordered(its.interval, its.thread, its.time);
+    if (its.block && by_another)
+        report("race", pc, its.pc, address,
+               "%ss %s[%lld, %lld], which thread %u wrote, with nothing between that orders them; "
+               "thread %u:",
+               verb(write), operand.name, static_cast<long long>(position.row),
+               static_cast<long long>(position.col), its.thread, its.thread);
+    else if (write)
+        its = {pc, interval, now(threadIdx.x), blockIdx.x + 1, static_cast<uint16_t>(threadIdx.x)};
+    else if (!its.block)
+        report("uninitialised", pc, 0, address,
+               "reads %s[%lld, %lld], which holds nothing before it is written", operand.name,
+               static_cast<long long>(position.row), static_cast<long long>(position.col));
+}
+
 // The operands but the result that fill a range of memory without gaps: a quick answer for reads.
 struct Range {
     const char* begin;
@@ -462,6 +488,11 @@ static void access_global(const char* address, unsigned bytes, bool write, uint6
         if (address >= stacks_begin && address < stacks_end) return;
         if (address >= library_begin && address < library_end) return; // the kernel's constants
         report_outside_global(address, bytes, write, pc);
+    }
+    if (operand->scratch) {
+        for (unsigned at = 0; at < bytes; at += 4)
+            access_scratch(*operand, locate(*operand, address + at), address + at, write, pc);
+        return;
     }
     if (operand != &result()) {
         if (!write) return;
@@ -626,10 +657,18 @@ void begin_launch(unsigned rows, unsigned cols) {
     memset(solid, 0, sizeof solid);
     for (unsigned i = 0; i + 1 < operand_count; ++i) {
         const Operand& its = operands[i];
+        if (its.scratch) continue;
         const bool by_rows = its.col_stride == 1 && (its.rows == 1 || its.row_stride == its.cols);
         const bool by_cols = its.row_stride == 1 && (its.cols == 1 || its.col_stride == its.rows);
         if ((by_rows || by_cols) && solid_count < 2)
             solid[solid_count++] = {its.base, static_cast<size_t>(its.rows * its.cols) * 4};
+    }
+    for (unsigned i = 0; i < MAX_OPERANDS; ++i) {
+        free(scratch_elements[i]);
+        scratch_elements[i] = nullptr;
+        if (i < operand_count && operands[i].scratch && !operands[i].initialised)
+            scratch_elements[i] = static_cast<Element*>(
+                calloc(static_cast<size_t>(operands[i].rows * operands[i].cols), sizeof(Element)));
     }
     const auto needed = static_cast<size_t>(result().rows * result().cols);
     if (needed > element_capacity) {

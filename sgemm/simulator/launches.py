@@ -41,9 +41,10 @@ _LETTERS = {
 @dataclass(frozen=True)
 class Operand(Matrix):
     """A matrix that a launch uses; ``initialised`` says whether it may be read before it is
-    written."""
+    written, ``scratch`` whether any block may write all of it."""
 
     initialised: bool = True
+    scratch: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ def launch(
     ``grid`` blocks of ``threads`` threads, both one-dimensional. ``args`` are its arguments: int32,
     int64 and float32 scalars, and addresses as uintp; the memory that they point to is the
     caller's to keep alive and large enough. Within ``checked()``, ``operands`` are the matrices
-    that the kernel may use, the last of them its result, the only one that it may write; a block
+    that the kernel may use, the last of them its result, the only one that it may write beside
+    scratch; a block
     may write one tile of ``tile`` rows and columns of it, or anything where that is 0.
 
     Raises MissingError where there is no C++ compiler, CompileError with the compiler's messages

@@ -15,12 +15,14 @@ constexpr unsigned WARPS = MAX_THREADS / warpSize;
 enum Mode { RUN, CHECK, COUNT };
 
 // A matrix that a launch may use: float (i, j) is base[i * row_stride + j * col_stride]. The last
-// one of a launch is its result, and the only one that it may write. Python's Operand.
+// one of a launch is its result, and the only one that it may write beside scratch. Python's
+// Operand.
 struct Operand {
     const char* name;
     char* base;
     int64_t rows, cols, row_stride, col_stride;
     int64_t initialised; // whether it may be read before it is written
+    int64_t scratch;     // whether all blocks may write it
 };
 
 // An array in shared memory. Python's SharedArray.

@@ -51,6 +51,7 @@
 // C++ has no place for alignas between "static" and the type, where CUDA has one.
 #define alignas(bytes) __attribute__((aligned(bytes)))
 #define __align__(bytes) __attribute__((aligned(bytes)))
+#define LAUNCHED_SHARED(type, name) __shared__ alignas(16) type name
 #define UNROLL // left to the compiler: unrolled completely, kernels compile and run more slowly
 
 using uint = unsigned int;
@@ -156,6 +157,19 @@ __forceinline__ float __fmaf_rn(float a, float b, float c) {
 template <typename T>
 inline T __ldg(const T* address) {
     return *address;
+}
+
+template <typename T>
+inline T __ldcg(const T* address) {
+    return *address;
+}
+
+// Blocks run one after the other: each sees all that those before it have written.
+inline void __threadfence() {}
+inline int atomicAdd(int* address, int value) {
+    const int before = *address;
+    *address = before + value;
+    return before;
 }
 
 #ifdef SIMULATOR_RUNTIME
@@ -323,6 +337,16 @@ template <typename T>
 __forceinline__ T __shfl_xor_sync(unsigned mask, T value, int lanes, SIMULATOR_PLACE) {
     return __shfl_sync(mask, value, static_cast<int>(threadIdx.x % warpSize) ^ lanes, file, line);
 }
+
+// An address is as good in one place as in another.
+template <typename T>
+struct SharedPointer {
+    T* pointer;
+
+    explicit SharedPointer(T* pointer) : pointer(pointer) {}
+    T* operator+(int distance) const { return pointer + distance; }
+};
+inline int warp_uniform(int value) { return value; }
 
 // How a GPU shares out registers among warps changes nothing here.
 template <int N>
