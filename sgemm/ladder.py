@@ -234,6 +234,23 @@ LADDER = {
             min_compute_capability=(9, 0),
             peak_share=0.84,
         ),
+        Version(
+            name="v8",
+            title="lanes split K",
+            change="a warp's lanes share K as well: small tiles, micro-tiles as large as before",
+            source="v8_split_lanes.cu",
+            tile=(64, 128, 32),
+            micro_tile=(16, 8),
+            threads=384,
+            stages=3,
+            shared_bytes=96,
+            dynamic_shared_bytes=82944,
+            slices=4,
+            stream_k=True,
+            float4=True,
+            min_compute_capability=(9, 0),
+            peak_share=0.79,
+        ),
     )
 }
 """Version name to version, slowest first."""

@@ -92,3 +92,24 @@ assert list(module.LADDER) == {list(LADDER)}
 assert not {{"sgemm", "numpy", "cupy"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-I", "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((4096, 4096, 4096), "v7"),
+        ((3072, 3072, 3072), "v7"),
+        ((1024, 1024, 1024), "v8"),
+        ((64, 4096, 4096), "v8"),
+        ((128, 128, 65536), "v8"),
+        ((16384, 16384, 128), "v7"),
+    ],
+)
+def test_the_fastest_version_on_132_sms(shape, expected):
+    assert ladder.fastest(tuple(LADDER), *shape, 132) == expected
+
+
+def test_the_fastest_version_is_one_that_can_run():
+    everywhere = tuple(name for name, v in LADDER.items() if v.min_compute_capability <= (8, 0))
+    assert ladder.fastest(everywhere, 4096, 4096, 4096, 108) == "v5"
+    assert ladder.fastest(("v0",), 1, 1, 1, 1) == "v0"
