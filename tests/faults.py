@@ -18,6 +18,7 @@ class Rule:
 VERSION_TESTS = (
     "test_simulator_checks.py::test_the_ladder_has_no_findings_around_its_tiles",
     "test_matmul.py::test_depths_around_the_tiles",
+    "test_matmul.py::test_known_troublesome_shapes",
     "test_matmul.py::test_beta_0_never_reads_out",
     "test_matmul.py::test_nothing_outside_is_touched",
 )
