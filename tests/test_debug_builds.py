@@ -20,8 +20,8 @@ place = {"simulator": SIMULATOR, "gpu": GPU}[sys.argv[1]]
 version, misaligned = sgemm.LADDER[sys.argv[2]], sys.argv[3]
 launch = place.backend.launch
 
-def with_float4(backend, source, entry, defines, blocks, threads, args):
-    launch(backend, source, entry, {**defines, "VECTOR": 1}, blocks, threads, args)
+def with_float4(backend, source, entry, defines, *launched):
+    launch(backend, source, entry, {**defines, "VECTOR": 1}, *launched)
 
 place.backend.launch = with_float4
 buffers = {name: place.xp.zeros(65 * 64, np.float32) for name in ("a", "b", "out")}
