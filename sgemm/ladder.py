@@ -46,7 +46,7 @@ class Version:
     split, and ``stream_k`` says whether blocks stay and share tiles. ``b_layout`` is the layout of
     B that the kernel reads; ``sgemm.matmul`` converts the other one. ``float4`` says whether the
     kernel has a float4 path to global memory, beside a scalar one for operands that do not allow
-    it.
+    it; ``a_by_floats``, that it copies A float by float on both, so that only B must allow it.
     ``min_compute_capability`` is the oldest GPU that can run it, and ``peak_share`` the share of
     the FFMA peak that it reached on an H200 while all SMs were busy; 0 for those that come into
     question only for what they teach.
@@ -67,6 +67,7 @@ class Version:
     slices: int = 1
     stream_k: bool = False
     float4: bool = False
+    a_by_floats: bool = False
     min_compute_capability: tuple[int, int] = (7, 5)
     peak_share: float = 0.0
     article_gflops: int | None = None
@@ -203,6 +204,7 @@ LADDER = {
             stages=3,
             shared_bytes=37248,
             float4=True,
+            a_by_floats=True,
             peak_share=0.75,
         ),
         Version(
@@ -216,6 +218,7 @@ LADDER = {
             stages=3,
             shared_bytes=37296,
             float4=True,
+            a_by_floats=True,
             min_compute_capability=(9, 0),
             peak_share=0.82,
         ),
@@ -231,6 +234,7 @@ LADDER = {
             shared_bytes=37332,
             stream_k=True,
             float4=True,
+            a_by_floats=True,
             min_compute_capability=(9, 0),
             peak_share=0.84,
         ),
@@ -248,6 +252,7 @@ LADDER = {
             slices=4,
             stream_k=True,
             float4=True,
+            a_by_floats=True,
             min_compute_capability=(9, 0),
             peak_share=0.79,
         ),

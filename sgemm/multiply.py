@@ -135,7 +135,8 @@ def _multiply(
             if beta != 0:
                 _copy(place, c, result)
 
-        float4 = a.allows_float4("row") and b.allows_float4(version.b_layout)
+        float4 = a.allows_float4("row") or version.a_by_floats
+        float4 &= b.allows_float4(version.b_layout)
         plan = version.plan(c.rows, c.cols, a.cols, place.multiprocessors)
         _launch(
             place,
@@ -178,12 +179,13 @@ def _sharing(
 def _copies(version: Version, a: Matrix, b: Matrix, c: Matrix) -> dict[str, str]:
     """Which matrices the version's kernel cannot read or write where they are, and why."""
     float4_pays = version.float4 and a.cols >= ALIGNED_COPY_MIN_K
+    by_float4s = (b,) if version.a_by_floats else (a, b)
     layouts: tuple[tuple[Matrix, Layout], ...] = (a, "row"), (b, version.b_layout), (c, "row")
     reasons = {}
     for matrix, layout in layouts:
         if not matrix.is_contiguous(layout):
             reasons[matrix.name] = f"{version.name} takes it by {layout}s, which are not contiguous"
-        elif float4_pays and matrix is not c and not matrix.allows_float4(layout):
+        elif float4_pays and matrix in by_float4s and not matrix.allows_float4(layout):
             reasons[matrix.name] = f"its {layout}s do not all start on 16-byte boundaries"
     return reasons
 
