@@ -17,6 +17,7 @@ class Rule:
 # In the order in which they are run: what is checked cannot harm the process.
 VERSION_TESTS = (
     "test_simulator_checks.py::test_the_ladder_has_no_findings_around_its_tiles",
+    "test_matmul.py::test_blocks_that_share_tiles",
     "test_matmul.py::test_depths_around_the_tiles",
     "test_matmul.py::test_known_troublesome_shapes",
     "test_matmul.py::test_beta_0_never_reads_out",
@@ -94,6 +95,16 @@ KERNEL_RULES = (
         FAR_APART_TESTS,
     ),
     Rule("an index in 32 bits", r"static_cast<long long>\(rows\)", "rows", FAR_APART_TESTS),
+    # Tiles that blocks share.
+    Rule("a block too early", r"< last - first\b", "< last - first - 1"),
+    Rule("the last block forgotten", r"\bblock <= last\b", "block < last"),
+    Rule("a block's sums lost", r"\+= __ldcg", "= __ldcg"),
+    Rule("sums left twice in one place", r"\(share\.begin_of\(block\) < first_step\)", "0"),
+    Rule("the step of another block", r"\(step \+ 1\)", "step"),
+    Rule("a segment before its tile", r"\bmax\((begin - start), 0LL\)", r"(\1)"),
+    Rule("a tile in no turn", r"\bn -= last_tile - first_tile \+ 1", "n -= last_tile - first_tile"),
+    Rule("a slice lost", r"\bkept \+ __shfl", "__shfl"),
+    Rule("another slice's rows", r"\brows_to\(slice \* ROWS\)", "0"),
     # The scales.
     Rule("C read though beta is 0", r"beta == 0\.0f \? ([^:;]+) : ", ""),
     Rule("C read though beta is 0", r"beta != 0\.0f && ", ""),

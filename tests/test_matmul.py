@@ -188,6 +188,21 @@ def test_many_steps_of_k(place, version):
         assert_same(again.c, again.in_integers())
 
 
+@pytest.mark.parametrize("tiles", [(1, 1, 40), (1, 2, 7), (2, 4, 5), (5, 3, 4)])
+@pytest.mark.parametrize("beta", [0.0, 3.0])
+@pytest.mark.parametrize("name", [name for name, version in LADDER.items() if version.stream_k])
+def test_blocks_that_share_tiles(place, name, beta, tiles):
+    """Of fewer tiles than there are SMs, of more, and of some that are not shared."""
+    version = LADDER[name]
+    sizes = (count * tile - 3 for count, tile in zip(tiles, version.tile, strict=True))
+    problem = Problem(
+        *sizes, out=Layout(), alpha=2.0, beta=beta, data="small integers", sharing="always"
+    )
+    for seed in range(3):
+        product = multiply(replace(problem, seed=seed), version, place)
+        assert_same(product.c, product.in_integers())
+
+
 @case("1.2")
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 7])
 def test_tiny_shapes(place, version, k):

@@ -61,7 +61,7 @@ def test_a_fault_is_named_with_the_test_that_sees_it(copy, monkeypatch, capsys):
     assert mutants.main(["LADDER.PY", "ceil"]) == 0
     printed = capsys.readouterr().out
     assert f"{FAULT.name}\n" in printed
-    assert "by tests/test_ladder.py::test_blocks_cover_the_result[v0]\n" in printed
+    assert "by tests/test_ladder.py::test_tiles_cover_the_result[v0]\n" in printed
     assert "All 1 faults are seen by a test" in printed
     assert mutants.main(["no such word"]) == 2
     assert (mutants.ROOT / FAULT.file).read_text() == RIGHT, "planted outside a copy"
@@ -119,7 +119,7 @@ def test_a_crash_is_a_fault_that_is_seen(copy):
     """Of the test that was running."""
     crash = "import os, signal\n        os.kill(os.getpid(), signal.SIGSEGV)\n        return -(-m"
     mutant = replace(FAULT, text=RIGHT.replace("return -(-m", crash))
-    assert "test_blocks_cover_the_result[v0] (signal 11)" in copy.judge(mutant).killer
+    assert "test_tiles_cover_the_result[v0] (signal 11)" in copy.judge(mutant).killer
 
 
 def test_the_list_has_every_line(capsys):

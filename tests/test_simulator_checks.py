@@ -305,7 +305,9 @@ def test_the_ladder_has_no_findings_around_its_tiles(version, k_beside, beside, 
     result is right."""
     m, n, _ = (max(1, tile + beside) for tile in version.tile)
     k = max(1, 3 * version.tile[2] + k_beside)
-    problem = Problem(m, n, k, out=PLAIN, alpha=2.0, beta=beta, data="small integers")
+    problem = Problem(
+        *(m, n, k), out=PLAIN, alpha=2.0, beta=beta, data="small integers", sharing="always"
+    )
     with simulator.checked() as findings:
         product = problems_module.multiply(problem, version, SIMULATOR)
     assert findings == []
