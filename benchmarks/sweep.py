@@ -1,0 +1,213 @@
+"""``python -m benchmarks sweep``: ``matmul`` as it chooses for itself, beside cuBLAS, over many
+shapes.
+
+For each shape both take turns in blocks of BLOCK_SECONDS, in which clocks and power settle; figures
+are of the median sample. Short products are replayed from CUDA graphs, and operands rotate through
+sets that fill the L2 cache, as for the asv benchmarks.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from statistics import median
+from typing import Any
+
+from . import environment, gpu
+from .cublas import Cublas
+from .document import document, print_document
+from .measure import by_version
+from .problems import Problem, parse
+from .products import Operands, Product, random_values
+from .timing import CudaStream, Sampler, WrongResultError
+
+BLOCK_SECONDS = 0.3
+ROUNDS = 2  # of a block each
+
+SQUARES = (
+    *(128, 256, 384, 512, 640, 768, 1000, 1024, 1280, 1536, 2048, 2560, 3072, 4096),
+    *(6144, 8192, 12288, 16384),
+    *(127, 129, 255, 257, 1023, 1025, 2047, 2049, 4095, 4097),  # beside the tiles' edges
+)
+SHAPES = (
+    *((size, size, size) for size in SQUARES),
+    (2047, 3001, 1025),
+    (64, 4096, 4096),
+    (4096, 64, 4096),
+    (16, 8192, 8192),
+    (8192, 16, 8192),
+    (128, 128, 65536),
+    (512, 512, 16384),
+    (16384, 16384, 128),
+    (4096, 4096, 64),
+    (8192, 2048, 1024),
+    (1024, 8192, 2048),
+    (100, 10000, 1000),
+    (10000, 100, 1000),
+    (4096, 4096, 4095),
+)
+PROBLEMS = (
+    *(Problem(*shape) for shape in SHAPES),
+    Problem(4096, 4096, 4096, a_offset=1),
+    Problem(4096, 4096, 4096, b_layout="column"),
+)
+"""What is swept where nobody says which."""
+
+
+def add_parser(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "sweep",
+        help="matmul beside cuBLAS over many shapes",
+        description="Measures matmul, which chooses version and plan, beside cuBLAS FP32.",
+    )
+    command.add_argument(
+        "--problem",
+        action="append",
+        metavar="MxNxK",
+        help=f"a shape, or a problem of the suite; may be repeated (default: {len(PROBLEMS)})",
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print. The exit status: 1 if a result is wrong, else 0."""
+    problems = PROBLEMS
+    if options.problem:
+        problems = tuple(parse(text) for text in options.problem)
+    device = gpu.find()
+    if device is None:
+        raise gpu.NoGpuError("there is no GPU, and speed is measured on nothing else")
+    monitor = gpu.Monitor(device)
+    monitor.require_alone(own_processes=0)
+    with CudaStream() as stream:
+        cublas = Cublas(stream.stream)
+        values = random_values(max(map(Operands.floats, problems)))
+        rows = [
+            _measure(problem, device, cublas, stream, monitor, values)
+            for problem in _progress(problems)
+        ]
+        monitor.require_alone(own_processes=1)
+        surroundings = environment.describe(device, monitor, cublas)
+    summary = summarise(rows)
+    if options.json:
+        print_document(document("sweep", surroundings, rows, summary=summary))
+    else:
+        _print_table(rows, summary, surroundings)
+    return int(any(row["wrong"] for row in rows))
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The geometric mean of the ratios to cuBLAS, and the least of them with its problem; None if
+    no row has one."""
+    ratios = {row["problem"]: row["ratio_to_cublas"] for row in rows if row["ratio_to_cublas"]}
+    if not ratios:
+        return {"geometric_mean": None, "least": None, "least_problem": None}
+    least = min(ratios, key=lambda problem: ratios[problem])
+    return {
+        "geometric_mean": exp(sum(map(log, ratios.values())) / len(ratios)),
+        "least": ratios[least],
+        "least_problem": least,
+    }
+
+
+def _measure(
+    problem: Problem,
+    device: gpu.Gpu,
+    cublas: Cublas,
+    stream: CudaStream,
+    monitor: gpu.Monitor,
+    values: Any,
+) -> dict[str, Any]:
+    import cupy
+
+    from sgemm.ladder import LADDER, fastest
+
+    shape = problem.m, problem.n, problem.k
+    names = tuple(
+        name
+        for name, version in LADDER.items()
+        if device.compute_capability >= version.min_compute_capability
+    )
+    multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    chosen = LADDER[fastest(names, *shape, multiprocessors)]
+    plan = chosen.plan(*shape, multiprocessors)
+    row = {
+        "problem": problem.name,
+        "version": chosen.name,
+        "blocks": plan.blocks,
+        "shared_tiles": plan.shared_tiles,
+    }
+    operands = Operands(problem, "row", values)
+    samplers = [
+        Sampler(Product(multiply, operands, label), stream, monitor)
+        for label, multiply in (("matmul is ", by_version(None)), ("cuBLAS is ", cublas.multiply))
+    ]
+    wrong = None
+    try:
+        for sampler in samplers:
+            sampler.prepare()
+        for turn in range(ROUNDS):
+            for sampler in samplers[:: -1 if turn % 2 else 1]:
+                end = sampler.spent_seconds + BLOCK_SECONDS
+                while sampler.spent_seconds < end:
+                    sampler.sample()
+        for sampler in samplers:
+            sampler.finish()
+    except WrongResultError as error:
+        wrong = str(error)
+    seconds = [[sample.seconds for sample in sampler.samples] for sampler in samplers]
+    mine, theirs = (None, None) if wrong else map(median, seconds)
+    return {
+        **row,
+        "gflops": mine and problem.flops / mine / 1e9,
+        "cublas_gflops": theirs and problem.flops / theirs / 1e9,
+        "ratio_to_cublas": mine and theirs and theirs / mine,
+        "wrong": wrong,
+        "seconds": seconds[0],
+        "cublas_seconds": seconds[1],
+        "sm_mhz": [sample.reading.sm_mhz for sample in samplers[0].samples],
+    }
+
+
+def _progress(problems: Sequence[Problem]) -> Any:
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(problems, "measuring", console=Console(stderr=True), transient=True)
+
+
+def _print_table(
+    rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], surroundings: Mapping[str, Any]
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title="matmul beside cuBLAS FP32 on {gpu}".format(**surroundings), title_justify="left"
+    )
+    table.add_column("M×N×K")
+    table.add_column("version")
+    for heading in ("blocks", "shared tiles", "GFLOPS", "cuBLAS", "ratio"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        figures = ["wrong", "–", "–"]
+        if not row["wrong"]:
+            figures = [f"{row[key]:,.0f}" for key in ("gflops", "cublas_gflops")]
+            figures.append(f"{row['ratio_to_cublas']:.3f}")
+        table.add_row(
+            row["problem"].replace("x", "×"),
+            row["version"],
+            str(row["blocks"]),
+            str(row["shared_tiles"]),
+            *figures,
+        )
+    console = Console()
+    console.print(table)
+    for row in rows:
+        if row["wrong"]:
+            console.print(f"{row['problem']}: {row['wrong']}", style="red")
+    if summary["geometric_mean"]:
+        console.print(
+            "geometric mean {geometric_mean:.3f}; the least {least:.3f}, at {least_problem}".format(
+                **summary
+            )
+        )

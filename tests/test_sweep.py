@@ -1,0 +1,78 @@
+"""``python -m benchmarks sweep``."""
+
+import json
+
+import numpy as np
+import pytest
+
+import sgemm
+from benchmarks import __main__ as command
+from benchmarks import sweep
+
+pytest_plugins = ["fake_gpu"]
+
+
+def run(capsys, *arguments):
+    status = command.main(["sweep", *arguments])
+    return status, capsys.readouterr()
+
+
+def test_matmul_chooses_and_cublas_stands_beside(fake_gpu, capsys):
+    problems = ("64x48x33", "20x300x70")
+    status, printed = run(capsys, "--json", *(f"--problem={name}" for name in problems))
+    found = json.loads(printed.out)
+    assert status == 0
+    assert found["schema"] == "benchmarks/sweep/1"
+    assert [row["problem"] for row in found["rows"]] == list(problems)
+    for row in found["rows"]:
+        m, n, k = map(int, row["problem"].split("x"))
+        assert row["version"] == sgemm.ladder.fastest(tuple(sgemm.LADDER), m, n, k, 1)
+        assert row["gflops"] == pytest.approx(2 * m * n * k / np.median(row["seconds"]) / 1e9)
+        ratio = np.median(row["cublas_seconds"]) / np.median(row["seconds"])
+        assert row["ratio_to_cublas"] == pytest.approx(ratio)
+        assert row["wrong"] is None
+
+
+def test_people_get_a_table_with_the_summary(fake_gpu, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    status, printed = run(capsys, "--problem=33x34x35")
+    assert status == 0
+    assert "33×34×35" in printed.out
+    assert "geometric mean" in printed.out
+
+
+def test_a_wrong_result_has_no_speed(fake_gpu, capsys, monkeypatch):
+    def wrong(a, b, *, out, version):
+        out[...] = 1
+
+    monkeypatch.setattr(sgemm, "matmul", wrong)
+    status, printed = run(capsys, "--problem=33x34x35", "--json")
+    (row,) = json.loads(printed.out)["rows"]
+    assert status == 1
+    assert row["gflops"] is None
+    assert row["wrong"].startswith("matmul is wrong")
+
+
+def test_the_summary():
+    rows = [
+        {"problem": "a", "ratio_to_cublas": 0.5},
+        {"problem": "b", "ratio_to_cublas": 2.0},
+        {"problem": "c", "ratio_to_cublas": None},
+    ]
+    expected = {"geometric_mean": pytest.approx(1), "least": 0.5, "least_problem": "a"}
+    assert sweep.summarise(rows) == expected
+    assert sweep.summarise(rows[2:])["geometric_mean"] is None
+
+
+def test_what_is_swept():
+    names = [problem.name for problem in sweep.PROBLEMS]
+    assert len(set(names)) == len(names) >= 40
+    assert any(problem.k % 4 for problem in sweep.PROBLEMS)
+    assert any(problem.a_offset for problem in sweep.PROBLEMS)
+
+
+def test_without_a_gpu(capsys, monkeypatch):
+    monkeypatch.setattr(sweep.gpu, "find", lambda: None)
+    status, printed = run(capsys)
+    assert status == 2
+    assert "there is no GPU" in printed.err
