@@ -2,7 +2,7 @@
 and docs/.
 
 It fills what stands between pairs of markers, from the ladder and from what ``python -m benchmarks
-table --json`` and ``calibrate --json`` printed on the reference machine. The rest of those files is
+table --json``, ``calibrate --json`` and ``sweep --json`` printed on the reference machine. The rest of those files is
 written by hand.
 """
 
@@ -18,6 +18,7 @@ from .distributions import clopper_pearson
 
 CALIBRATION = Path("docs", "calibration-nvidia-h200.json")
 TABLE = Path("docs", "table-nvidia-h200.json")  # not in results/: asv reads every .json there
+SWEEP = Path("docs", "sweep-nvidia-h200.json")
 NOT_MEASURED = "Not measured yet."
 
 Row = Mapping[str, Any]
@@ -42,6 +43,9 @@ def generate(root: Path = ROOT) -> dict[Path, str]:
         chapter = root / "docs" / f"{name}.md"
         if chapter.exists():
             files[chapter] = _fill(chapter, {"measured": _measured(name, rows, environment)})
+    sweep = root / "docs" / "sweep.md"
+    if sweep.exists():
+        files[sweep] = _fill(sweep, {"sweep": _sweep(root)})
     errors = root / "docs" / "errors.md"
     if errors.exists():
         files[errors] = _fill(errors, errors_page.blocks())
@@ -152,6 +156,37 @@ def _calibration(root: Path) -> str:
         f"{_rate([gates['slower']])} called slower, {_rate([gates['undecided']])} ambiguous. "
         f"{sessions[0]['gpu']}, {runs}; every two of a run are compared. "
         f"All rates: [{CALIBRATION.name}]({CALIBRATION.as_posix()})."
+    )
+    return "\n".join([*lines, "", about])
+
+
+def _sweep(root: Path) -> str:
+    """Every shape's figures, and the summary.
+
+    Raises ValueError for a wrong result.
+    """
+    path = root / SWEEP
+    if not path.exists():
+        return NOT_MEASURED
+    document = json.loads(path.read_text())
+    lines = [
+        "| M×N×K | version | blocks | shared tiles | GFLOPS | cuBLAS | ratio |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in document["rows"]:
+        if row["wrong"]:
+            raise ValueError(f"{path}: {row['problem']}: {row['wrong']}")
+        figures = f"{row['gflops']:,.0f} | {row['cublas_gflops']:,.0f}"
+        lines.append(
+            f"| {row['problem'].replace('x', '×')} | {row['version']} | {row['blocks']} "
+            f"| {row['shared_tiles']} | {figures} | {row['ratio_to_cublas']:.3f} |"
+        )
+    summary, where = document["summary"], document["environment"]
+    about = (
+        f"{where['gpu']}, driver {where['driver']}, CUDA {where['cuda']}, NVRTC {where['nvrtc']}, "
+        f"cuBLAS {where['cublas']}. Geometric mean of the ratios {summary['geometric_mean']:.3f}, "
+        f"the least {summary['least']:.3f} at {summary['least_problem'].replace('x', '×')}. "
+        f"Samples: [{SWEEP.name}]({SWEEP.name})."
     )
     return "\n".join([*lines, "", about])
 

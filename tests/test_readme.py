@@ -48,6 +48,7 @@ def test_the_committed_files_are_what_is_generated():
     assert files.keys() == {
         readme.ROOT / "README.md",
         readme.ROOT / "docs" / "errors.md",
+        readme.ROOT / "docs" / "sweep.md",
         *(readme.ROOT / "docs" / f"{name}.md" for name in LADDER),
     }
     for path, text in files.items():
@@ -61,6 +62,26 @@ def test_the_example_runs():
     exec(example[1], names)
     product = names["a"].astype(float) @ names["b"]
     np.testing.assert_allclose(names["c"], 2.5 * product, atol=1e-4)
+
+
+def test_the_sweep_has_a_line_per_shape(root):
+    (root / "docs" / "sweep.md").write_text("<!-- sweep:begin -->\n<!-- sweep:end -->")
+    sweep = root / "docs" / "sweep.md"
+    assert readme.NOT_MEASURED in readme.generate(root)[sweep]
+    measured = {"version": "v8", "blocks": 128, "shared_tiles": 0, "wrong": None}
+    measured |= {"problem": "1x2x3", "gflops": 4000.4, "cublas_gflops": 2000.2}
+    where = dict.fromkeys(("gpu", "driver", "cuda", "nvrtc", "cublas"), "x")
+    document = {
+        "environment": where,
+        "summary": {"geometric_mean": 2.0, "least": 2.0, "least_problem": "1x2x3"},
+        "rows": [{**measured, "ratio_to_cublas": 2.0}],
+    }
+    (root / readme.SWEEP).write_text(json.dumps(document))
+    assert "| 1×2×3 | v8 | 128 | 0 | 4,000 | 2,000 | 2.000 |" in readme.generate(root)[sweep]
+    document["rows"][0]["wrong"] = "matmul is wrong"
+    (root / readme.SWEEP).write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="matmul is wrong"):
+        readme.generate(root)
 
 
 def test_figures_go_between_the_markers(root):
