@@ -2,8 +2,8 @@
 and docs/.
 
 It fills what stands between pairs of markers, from the ladder and from what ``python -m benchmarks
-table --json``, ``calibrate --json`` and ``sweep --json`` printed on the reference machine. The rest of those files is
-written by hand.
+table --json``, ``calibrate --json`` and ``sweep --json`` printed on the reference machine. The rest
+of those files is written by hand.
 """
 
 import argparse

@@ -766,15 +766,18 @@ def far_apart(rows, pitch):
 
 @case("1.15", "1.17")
 def test_products_of_strides_past_2_to_the_31(version):
-    """Each row is near the one before, and the last ones lie 2**31 elements behind the first."""
-    rows, pitch = 300, 2**23 + 4
+    """Each row is near the one before, and the last ones lie 2**31 elements behind the first; of
+    shared tiles the last block begins there."""
+    rows, pitch = 330, 2**23 + 4
     large, out = far_apart(rows, pitch), far_apart(rows, pitch)
     rng = np.random.default_rng(0)
     large[...] = rng.integers(-3, 4, large.shape)
     few = rng.integers(-3, 4, (3, rows)).astype(np.float32)
     sgemm.matmul(large, few[:, :3], out=out, version=version)
     assert_same(out, large @ few[:, :3])
-    assert_same(sgemm.matmul(few, large, version=version), few @ large)
+    for when in ("never", "always"):
+        with sharing(when):
+            assert_same(sgemm.matmul(few, large, version=version), few @ large)
     assert_same(sgemm.matmul(few, large[:, ::-1], version=version), few @ large[:, ::-1])
     assert_same(sgemm.matmul(few[:, :3].T, large.T, version=version), few[:, :3].T @ large.T)
 
