@@ -92,12 +92,15 @@ class TileCopies {
 };
 
 struct OuterProducts : MicroTile<4> {
-    // sum += a_tile^T @ b_tile, for this thread's rows and columns: an outer product per step of k
-    // of its slice. The pointers say where those begin in the tiles: at [slice][row] and
-    // [slice][col].
+    using MicroTile<4>::MicroTile;
+
+    // sum += a_tile^T @ b_tile, for this thread's rows and columns: an outer product per step of k,
+    // of which its slice takes every SLICES-th. The pointers say where those begin in the tiles: at
+    // [slice][row] and [slice][col].
+    template <int STEPS = TILE_K>
     __device__ inline void multiply(const float* a_tile, const float* b_tile) {
         UNROLL
-        for (int k = 0; k < TILE_K; k += SLICES) {
+        for (int k = 0; k < STEPS; k += SLICES) {
             float a[MICRO_M], b[MICRO_N];
             UNROLL
             for (int i = 0; i < MICRO_M; i += 4)

@@ -36,8 +36,7 @@ struct MicroTile {
     int row, col; // of this thread's first output within the block's tile
     int slice;
 
-    __device__ inline MicroTile() {
-        const int warp = threadIdx.x / 32;
+    __device__ inline explicit MicroTile(int warp = threadIdx.x / 32) {
         const int lane = threadIdx.x % 32;
         slice = lane / LANES;
         row = warp / (TILE_N / WARP_N) * WARP_M + lane % LANES / LANES_N * ROWS_TOGETHER;

@@ -9,6 +9,10 @@
 // Unroll the loop that follows completely; its trip count must be a compile-time constant.
 #define UNROLL _Pragma("unroll")
 
+// Unroll it so many times; that number must be a compile-time constant.
+#define UNROLL_BY(times) UNROLL_PRAGMA(unroll times)
+#define UNROLL_PRAGMA(text) _Pragma(#text)
+
 // Stops the kernel when a condition that the host has already guaranteed does not hold.
 // Debug builds only: release kernels carry no trace of it.
 #ifdef SGEMM_DEBUG

@@ -59,6 +59,9 @@ struct Share {
 // meets the threads with the same micro-tile in the other blocks, and nobody else.
 template <typename MicroTile>
 struct Shared : MicroTile {
+    // Whose sums are on their way from memory at a time: as many floats as a micro-tile has.
+    static constexpr int BLOCKS_AT_ONCE = MICRO_M / MicroTile::ROWS;
+
     // Leaves the thread's sums in memory. Whoever is the last of a tile to do so takes those of all
     // blocks, in their order whoever it is, and returns true: its sums are then complete.
     // `partials` has two slots per block, for the two tiles which its run may leave incomplete;
@@ -80,6 +83,7 @@ struct Shared : MicroTile {
         __threadfence();
 
         this->clear();
+        UNROLL_BY(BLOCKS_AT_ONCE)
         for (int block = first; block <= last; ++block) {
             const float* its = slot(partials, share, block, first_step);
             UNROLL

@@ -256,6 +256,20 @@ LADDER = {
             min_compute_capability=(9, 0),
             peak_share=0.79,
         ),
+        Version(
+            name="v9",
+            title="warps split K",
+            change="all warps of a block compute one small tile, each its own steps of k",
+            source="v9_split_warps.cu",
+            tile=(32, 64, 64),
+            micro_tile=(8, 8),
+            threads=256,
+            stages=3,
+            dynamic_shared_bytes=76800,
+            float4=True,
+            a_by_floats=True,
+            min_compute_capability=(8, 0),
+        ),
     )
 }
 """Version name to version, slowest first."""

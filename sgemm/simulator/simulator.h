@@ -52,6 +52,7 @@
 #define alignas(bytes) __attribute__((aligned(bytes)))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define LAUNCHED_SHARED(type, name) __shared__ alignas(16) type name
+#define UNROLL_BY(times)
 #define UNROLL // left to the compiler: unrolled completely, kernels compile and run more slowly
 
 using uint = unsigned int;
