@@ -9,11 +9,12 @@ from .errors import ArgumentError
 from .inspection import Inspection
 from .ladder import Version
 from .occupancy import MULTIPROCESSORS, SCHEDULERS, WARP, Multiprocessor
+from .sass import Counts
 
 L2_CYCLES = 200
 """No load from global memory that misses the L1 cache takes fewer."""
 
-SCHEDULER_LIMITS = ("issue slots", "operands", "resident warps")
+SCHEDULER_LIMITS = ("issue slots", "operands", "barriers", "resident warps")
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,16 @@ def ceiling(version: Version, found: Inspection, gpu: Gpu, m: int, n: int, k: in
         raise ArgumentError(f"{version.name}: its machine code has no loop with FFMA")
     # A scheduler's FFMA takes as many cycles as it has fewer lanes than a warp.
     ffma_cycles = loop.ffma * WARP * SCHEDULERS / gpu.sm.fp32_lanes
-    pass_cycles = max(ffma_cycles, found.dispatch_cycles)
-    requests = loop.shared_stores + sum(
-        sum(by_bits.values())
-        for by_bits in (loop.global_loads, loop.shared_loads, loop.asynchronous_copies)
-    )
+    # Of one warp that multiplies, with its part of what the warps issue that only copy.
+    multiplying = version.threads
+    issued: float = loop.instructions
+    requests: float = _requests(loop)
+    if found.producer_loop:
+        multiplying = version.multipliers
+        producers = version.threads / multiplying - 1
+        issued += producers * found.producer_loop.instructions
+        requests += producers * _requests(found.producer_loop)
+    pass_cycles = max(ffma_cycles, found.dispatch_cycles, issued)
 
     tile_m, tile_n, tile_k = version.tile
     tiles = version.tiles(m, n)
@@ -99,18 +105,31 @@ def ceiling(version: Version, found: Inspection, gpu: Gpu, m: int, n: int, k: in
     used = m * n * k / computed
 
     resident = min(occupancy.blocks, -(-tiles // gpu.sms))
-    warps = resident * -(-version.threads // WARP) / SCHEDULERS
-    alone = pass_cycles + (L2_CYCLES if loop.global_loads else 0)  # cycles of a warp's pass
+    warps = resident * multiplying / (WARP * SCHEDULERS)  # of a scheduler
+    waiting = L2_CYCLES if loop.global_loads else 0
+    alone = max(pass_cycles + waiting, found.warp_cycles)  # cycles of a warp's pass
+    # While all warps of its only block are on their way past a barrier, an SM multiplies nothing;
+    # the other instructions on that way may be the ones that are issued meanwhile.
+    idle = 0.0
+    if resident == 1:
+        idle = sum(max(0.0, cycles - warps * others) for others, cycles in found.pauses)
 
     seconds = 2 * m * n * k / (gpu.peak_gflops * 1e9)
     transfer_seconds = 4 * (m * k + k * n + m * n) / (gpu.gigabytes_per_second * 1e9)
     limits = {
         "tiles": used,
-        "issue slots": used * ffma_cycles / max(ffma_cycles, loop.instructions),
-        "operands": used * ffma_cycles / pass_cycles,
+        "issue slots": used * ffma_cycles / max(ffma_cycles, issued),
+        "operands": used * ffma_cycles / max(ffma_cycles, found.dispatch_cycles),
+        "barriers": used * warps * ffma_cycles / (warps * pass_cycles + idle),
         "load/store unit": used * min(1.0, ffma_cycles / (SCHEDULERS * max(requests, 1))),
         "resident warps": used * min(1.0, warps * ffma_cycles / alone),
         "memory": min(1.0, seconds / transfer_seconds),
     }
     limit = min(limits, key=lambda name: limits[name])
     return Ceiling(limits[limit], limit, limits, resident)
+
+
+def _requests(counts: Counts) -> int:
+    """How often the load/store unit is asked for something."""
+    loads = (counts.global_loads, counts.shared_loads, counts.asynchronous_copies)
+    return counts.shared_stores + sum(sum(by_bits.values()) for by_bits in loads)

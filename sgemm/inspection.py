@@ -26,10 +26,13 @@ from .versions import resolve
 class Inspection:
     """A version compiled for one architecture.
 
-    ``registers`` and ``spill_bytes`` (stores and loads) are per thread. ``shared_bytes`` of static
-    shared memory are per block; dynamic shared memory a kernel of the ladder is launched without.
-    ``loop`` counts one pass through the main loop, ``kernel`` all instructions once.
-    ``dispatch_cycles`` are the fewest that a pass takes one scheduler. ``load_distances`` are the
+    ``registers`` and ``spill_bytes`` (stores and loads) are per thread, ``shared_bytes`` of static
+    and ``dynamic_shared_bytes`` of dynamic shared memory per block.
+    ``loop`` counts one pass through the main loop, ``producer_loop`` one of warps that only copy,
+    where there are some, and ``kernel`` all instructions once.
+    ``dispatch_cycles`` are the fewest that a pass through the main loop takes one scheduler,
+    ``warp_cycles`` the fewest that it takes one warp, and ``pauses`` the instructions and cycles
+    around each barrier of the block in which a warp multiplies nothing. ``load_distances`` are the
     smallest and the median number of instructions from a load from shared memory to the first use
     of what it loads. ``occupancy`` is None where the architecture's limits are not known.
     """
@@ -43,8 +46,11 @@ class Inspection:
     dynamic_shared_bytes: int
     occupancy: Occupancy | None
     loop: Counts
+    producer_loop: Counts | None
     kernel: Counts
     dispatch_cycles: int
+    warp_cycles: int
+    pauses: tuple[tuple[int, int], ...]
     load_distances: tuple[int, float] | None
 
 
@@ -79,8 +85,11 @@ def inspect(version: str | Version, arch: str) -> Inspection:
         dynamic_shared_bytes=version.dynamic_shared_bytes,
         occupancy=None if sm is None else occupancy(sm, *needs),
         loop=_counts(found["loop"]),
+        producer_loop=found["producer_loop"] and _counts(found["producer_loop"]),
         kernel=_counts(found["kernel"]),
         dispatch_cycles=found["dispatch_cycles"],
+        warp_cycles=found["warp_cycles"],
+        pauses=tuple((instructions, cycles) for instructions, cycles in found["pauses"]),
         load_distances=found["load_distances"] and tuple(found["load_distances"]),
     )
 
@@ -105,11 +114,15 @@ def annotated_loop(version: str | Version, arch: str) -> list[tuple[Instruction,
 
 def _examine(instructions: Sequence[Instruction]) -> dict[str, Any]:
     loop = sass.main_loop(instructions)
+    producers = sass.producer_loop(instructions)
     distances = sass.load_distances(loop).values()
     return {
         "loop": asdict(sass.count(loop)),
+        "producer_loop": asdict(sass.count(producers)) if producers else None,
         "kernel": asdict(sass.count(instructions)),
         "dispatch_cycles": sum(sass.dispatch_cycles(loop)),
+        "warp_cycles": sum(sass.issue_gaps(loop)),
+        "pauses": sass.pauses(loop),
         "load_distances": [min(distances), median(distances)] if distances else None,
     }
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -23,6 +23,7 @@ _LABEL = re.compile(r"^(\.L_\S+):")
 _INSTRUCTION = re.compile(
     r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;"
 )
+_ENCODING = re.compile(r"/\* 0x([0-9a-f]{16}) \*/\s*$")
 _REGISTER = re.compile(r"(?<![\w.])R(\d+)(\.reuse)?")
 _FIRST_WORDS = {
     "global load": ("LDG",),
@@ -46,11 +47,45 @@ _FIRST_WORDS = {
 """Kind of instruction to the words that its opcodes begin with."""
 
 _WINDOW = 3  # cycles in which an instruction's operands are read
+SHARED_LOAD_CYCLES = 23
+"""No load from shared memory has its result sooner (Huerta et al., arXiv 2503.20481, table 2)."""
+SOURCES_CYCLES = 9
+"""No memory access has read its registers sooner (there)."""
 
 _KINDS = {word: kind for kind, words in _FIRST_WORDS.items() for word in words}
 _BRANCHES = ("BRA", "BRX", "JMP")
 _ENDS = ("EXIT", "RET", "KILL")
 _STORES = ("STS", "STG", "STL", "ST", "RED")
+_NO_COUNTER = 7
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the compiler tells the scheduler with an instruction.
+
+    ``stall`` is how many cycles the warp's next instruction waits at least. A warp has six
+    counters: the one numbered ``result`` counts results that have not arrived, ``sources`` those
+    instructions that have not read their registers, and before the instruction goes those of
+    ``waits`` have to be zero.
+    """
+
+    stall: int = 1
+    result: int | None = None
+    sources: int | None = None
+    waits: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, upper: int) -> "Control":
+        """From the upper half of an instruction's encoding."""
+        stall, result, sources, waits = (
+            upper >> first & (1 << bits) - 1 for first, bits in ((41, 4), (46, 3), (49, 3), (52, 6))
+        )
+        return cls(
+            max(stall, 1),
+            None if result == _NO_COUNTER else result,
+            None if sources == _NO_COUNTER else sources,
+            tuple(counter for counter in range(6) if waits >> counter & 1),
+        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +100,7 @@ class Instruction:
     opcode: str
     operands: str
     target: int | None = None
+    control: Control = Control()
 
     @property
     def word(self) -> str:
@@ -125,7 +161,7 @@ def find_disassembler() -> str | None:
 
 def disassemble(disassembler: str, cubin: Path) -> str:
     """What nvdisasm prints of a cubin; CalledProcessError where it cannot read it."""
-    command = [disassembler, "--print-code", str(cubin)]
+    command = [disassembler, "--print-code", "--print-instruction-encoding", str(cubin)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -133,10 +169,13 @@ def parse(listing: str, function: str = KERNEL) -> list[Instruction]:
     """The instructions of one function, in order; ValueError where ``listing`` has none of them.
 
     Left out is what does nothing: instructions predicated ``@!PT`` and the NOP that fill the end.
+    Where the listing has no encodings, an instruction's ``control`` is that of one that waits for
+    nothing.
     """
     labels: dict[str, int] = {}
     waiting: list[str] = []  # labels of the instruction to come
     found: list[tuple[int, str, str, str]] = []
+    controls: dict[int, Control] = {}  # by address
     inside = False
     for line in listing.splitlines():
         if match := _FUNCTION.match(line):
@@ -152,8 +191,17 @@ def parse(listing: str, function: str = KERNEL) -> list[Instruction]:
             labels |= dict.fromkeys(waiting, int(address, 16))
             waiting.clear()
             found.append((int(address, 16), predicate, opcode, " ".join(operands.split())))
+        elif found and (match := _ENCODING.match(line.lstrip())):
+            controls.setdefault(found[-1][0], Control.of(int(match[1], 16)))
     instructions = [
-        Instruction(address, predicate, opcode, operands, _target(opcode, operands, labels))
+        Instruction(
+            address,
+            predicate,
+            opcode,
+            operands,
+            _target(opcode, operands, labels),
+            controls.get(address, Control()),
+        )
         for address, predicate, opcode, operands in found
         if predicate != "@!PT"
     ]
@@ -181,16 +229,35 @@ def main_loop(instructions: Sequence[Instruction]) -> list[Instruction]:
     one that copies the most bytes, and of those the shortest. A wait inside the loop, which is a
     loop of its own, is passed once.
     """
+    return max(_innermost(instructions, _multiplies), key=_ffma, default=[])
+
+
+def producer_loop(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """One pass through the loop of warps that only copy, by the same way as through the main loop.
+    Empty without one."""
+
+    def only_copies(body: Sequence[Instruction]) -> bool:
+        copies = any(i.kind in ("asynchronous copy", "bulk copy") for i in body)
+        return copies and not _multiplies(body)
+
+    return max(_innermost(instructions, only_copies), key=len, default=[])
+
+
+def _innermost(
+    instructions: Sequence[Instruction], counts: Callable[[Sequence[Instruction]], bool]
+) -> list[list[Instruction]]:
+    """A pass through each loop whose body ``counts``, of those in each other through the inner."""
     graph = _Graph(instructions)
     loops = [
         body
         for body in graph.loops.values()
-        if any(instruction.word == "FFMA" for block in body for instruction in graph.blocks[block])
+        if counts([instruction for block in body for instruction in graph.blocks[block]])
     ]
-    innermost = [body for body in loops if not any(other < body for other in loops)]
-    if not innermost:
-        return []
-    return max((graph.pass_through(body) for body in innermost), key=_ffma)
+    return [graph.pass_through(body) for body in loops if not any(other < body for other in loops)]
+
+
+def _multiplies(body: Iterable[Instruction]) -> bool:
+    return _ffma(body) > 0
 
 
 def _ffma(instructions: Iterable[Instruction]) -> int:
@@ -435,3 +502,40 @@ def dispatch_cycles(loop: Sequence[Instruction]) -> list[int]:
         for bank in (0, 1):
             taken[bank] |= sum(free[bank][: len(needed[bank])])
     return cycles[len(loop) :]
+
+
+def issue_gaps(loop: Sequence[Instruction]) -> list[int]:
+    """For each instruction of a loop the fewest cycles from it to the warp's next one, the last's
+    to the first of the next pass, where the warp has its scheduler to itself.
+
+    They are the cycles for which the compiler stalls the warp, and the waits for what it cannot
+    know: that a load from shared memory has arrived, that a memory access has read its registers.
+    Other results that instructions wait for count as there at once.
+    """
+    ready = dict.fromkeys(range(6), 0)  # counter to when it is zero again
+    issued = []
+    cycle = 0
+    for instruction in [*loop, *loop, *loop[:1]]:  # the second pass finds the counters of a first
+        control = instruction.control
+        cycle = max([cycle, *(ready[counter] for counter in control.waits)])
+        issued.append(cycle)
+        if control.result is not None and instruction.kind == "shared load":
+            ready[control.result] = max(ready[control.result], cycle + SHARED_LOAD_CYCLES)
+        if control.sources is not None:
+            ready[control.sources] = max(ready[control.sources], cycle + SOURCES_CYCLES)
+        cycle += control.stall
+    return [after - before for before, after in pairwise(issued[len(loop) :])]
+
+
+def pauses(loop: Sequence[Instruction]) -> list[tuple[int, int]]:
+    """For each barrier of the block in a loop that multiplies, or several with no FFMA between
+    them: how many instructions a warp has from its last FFMA before to its first one after, and in
+    how many cycles, by ``issue_gaps``, it gets through them at best."""
+    gaps = issue_gaps(loop)
+    ffma = [position for position, instruction in enumerate(loop) if instruction.word == "FFMA"]
+    found = []
+    for last, first in pairwise([*ffma, *(position + len(loop) for position in ffma[:1])]):
+        between = [position % len(loop) for position in range(last, first)]
+        if any(loop[position].word == "BAR" for position in between):
+            found.append((len(between) - 1, sum(gaps[position] for position in between)))
+    return found

@@ -45,7 +45,12 @@ COUNTS = sass.Counts(
     branches=1,
 )
 MADE_UP = SimpleNamespace(
-    loop=COUNTS, dispatch_cycles=2560, occupancy=Occupancy(2, 8, 0.125, "registers")
+    loop=COUNTS,
+    producer_loop=None,
+    dispatch_cycles=2560,
+    warp_cycles=2560,
+    pauses=(),
+    occupancy=Occupancy(2, 8, 0.125, "registers"),
 )
 V4 = LADDER["v4"]
 GPU = Gpu("made up", "sm_90", sms=100, mhz=1000, gigabytes_per_second=1000)
@@ -85,6 +90,38 @@ def test_a_warp_alone_waits_for_global_memory():
     loads = {"global_loads": {128: 8}, "asynchronous_copies": {}}
     assert made_up(1280, 1280, 4096, **loads).share == 2048 / (2560 + 200)
     assert made_up(12800, 1280, 4096, **loads).share == 2048 / 2560  # two blocks hide it
+
+
+def test_a_warp_alone_is_stalled():
+    assert made_up(1280, 1280, 4096, warp_cycles=3000).limits["resident warps"] == 2048 / 3000
+    assert made_up(12800, 1280, 4096, warp_cycles=3000).limits["resident warps"] == 1
+
+
+def test_warps_that_only_copy_take_issue_slots():
+    """Of eight warps that multiply and four that copy, each of the eight shares half a copier."""
+    v6 = replace(V4, tile=(128, 256, 16), threads=384)
+    copies = replace(COUNTS, instructions=900, ffma=0, asynchronous_copies={128: 600})
+    found = SimpleNamespace(**{**vars(MADE_UP), "producer_loop": copies})
+    limits = ceiling(v6, found, GPU, 1280, 2560, 4096).limits
+    assert limits["issue slots"] == 2048 / (2400 + 900 / 2)
+    assert limits["operands"] == 2048 / 2560
+    requests = 96 + 8 + (96 + 600) / 2
+    assert limits["load/store unit"] == min(1, 2048 / (4 * requests))
+    assert limits["resident warps"] == min(1, 2 * 2048 / (2400 + 900 / 2))
+
+
+def test_a_block_alone_pauses_at_its_barriers():
+    """The one warp of a scheduler has 100 instructions in the 400 cycles around the barrier."""
+    pauses = {"pauses": ((100, 400), (50, 50))}
+    found = made_up(1280, 1280, 4096, **pauses)
+    assert found.share == found.limits["barriers"] == 2048 / (2560 + 400 - 100)
+    assert found.limit == "barriers"
+    assert made_up(12800, 1280, 4096, **pauses).share == 2048 / 2560  # the other block goes on
+
+
+def test_blocks_that_share_tiles_have_no_last_wave():
+    stream_k = replace(V4, stream_k=True)
+    assert ceiling(stream_k, MADE_UP, GPU, 1408, 1280, 4096).limits["tiles"] == 1
 
 
 def test_memory_limits_what_is_hardly_computed():
@@ -163,12 +200,13 @@ def rows():
     return {row["version"]: row for row in beside.rows(H200, ARTICLE)}
 
 
-def test_from_v3_on_it_is_within_15_percent_once_measured_waits_are_counted():
+def test_from_v3_on_it_is_within_15_percent_with_the_measured_waits_where_they_are_known():
     found = [row for name, row in rows().items() if name not in ("v0", "v1", "v2")]
-    measured = [row for row in found if row["measured"] and row["ceiling_after_stalls"]]
-    assert {"v3", "v4"} <= {row["version"] for row in measured}
+    measured = [row for row in found if row["measured"]]
+    assert {"v3", "v4", "v5", "v6", "v7", "v8"} <= {row["version"] for row in measured}
     for row in measured:
-        assert 1 <= row["ceiling_after_stalls"] / row["measured"] <= 1.15, row["version"]
+        limit = row["ceiling_after_stalls"] or row["ceiling"]
+        assert 1 <= limit / row["measured"] <= 1.15, row["version"]
 
 
 def test_what_removing_the_waits_gains_is_as_measured():
@@ -184,13 +222,22 @@ def test_the_page_states_what_the_model_says():
     """Its table is written by hand: to a per cent."""
     page = (ROOT / "docs" / "ceiling.md").read_text()
     found = rows()
-    stated = re.findall(r"^\| (v\d+) \| ([\d.]+) % \| ([^|]+) \| ([\d.]+) % \|", page, re.MULTILINE)
-    assert {name for name, *_ in stated} >= {"v0", "v1", "v2", "v3", "v4"}
-    for name, share, limit, measured in stated:
+    row_pattern = (
+        r"^\| (v\d+) \| ([\d.]+) % \| ([^|]+) \| ([\d.]+) % \| ([\d.]+ %|–) \| (\d+) % \|$"
+    )
+    stated = re.findall(row_pattern, page, re.MULTILINE)
+    assert {name for name, *_ in stated} >= {name for name, row in found.items() if row["measured"]}
+    for name, share, limit, measured, after_stalls, above in stated:
         row = found[name]
         assert float(share) == pytest.approx(100 * row["ceiling"], abs=1)
         assert limit == row["limit"]
         assert float(measured) == pytest.approx(100 * row["measured"], abs=1)
+        assert (after_stalls == "–") == (row["ceiling_after_stalls"] is None)
+        lowest = row["ceiling_after_stalls"] or row["ceiling"]
+        if row["ceiling_after_stalls"]:
+            assert float(after_stalls[:-2]) == pytest.approx(100 * lowest, abs=1)
+        if name not in ("v0", "v1"):  # so slow that a per cent of the peak is a multiple of them
+            assert float(above) == pytest.approx(100 * (lowest / row["measured"] - 1), abs=2)
 
 
 # The command.

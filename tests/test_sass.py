@@ -215,6 +215,69 @@ def test_distance_from_a_load_to_its_first_use():
     assert sass.load_distances(loop) == {0: 2, 4: 4}
 
 
+def encoded(*lines):
+    """A listing of instructions, each with the upper half of its encoding: stall, the counters of
+    its result and its sources, those that it waits for."""
+    text = [".text.sgemm:"]
+    for position, (line, stall, result, sources, waits) in enumerate(lines):
+        mask = sum(1 << counter for counter in waits)
+        upper = stall << 41 | result << 46 | sources << 49 | mask << 52
+        text.append(f"        /*{16 * position:04x}*/  {line} ;  /* 0x{0x7221:016x} */")
+        text.append(f"                                   /* 0x{upper:016x} */")
+    return sass.parse("\n".join(text))
+
+
+NONE = 7
+
+
+def test_what_the_compiler_tells_the_scheduler():
+    load, use = encoded(("LDS.128 R4, [R9]", 2, 1, 3, ()), (FFMA, 5, NONE, NONE, (1, 5)))
+    assert load.control == sass.Control(stall=2, result=1, sources=3)
+    assert use.control == sass.Control(stall=5, waits=(1, 5))
+    (plain,) = sass.parse(listing(FFMA))
+    assert plain.control == sass.Control(stall=1)
+
+
+def test_a_warp_waits_as_long_as_it_is_stalled():
+    loop = encoded((FFMA, 4, NONE, NONE, ()), (FFMA, 1, NONE, NONE, ()))
+    assert sass.issue_gaps(loop) == [4, 1]
+
+
+def test_a_warp_waits_for_what_it_has_loaded():
+    load = ("LDS R1, [R9]", 2, 0, NONE, ())
+    assert sum(sass.issue_gaps(encoded(load, (FFMA, 1, NONE, NONE, (0,))))) == 23 + 1
+    copy = ("LDGSTS.E [R9], desc[UR4][R4.64]", 2, NONE, 0, ())
+    assert sum(sass.issue_gaps(encoded(copy, ("MOV R9, R8", 1, NONE, NONE, (0,))))) == 9 + 1
+
+
+def test_what_is_loaded_for_the_next_pass_is_waited_for_there():
+    loop = encoded((FFMA, 1, NONE, NONE, (0,)), ("LDS R1, [R9]", 3, 0, NONE, ()))
+    assert sass.issue_gaps(loop) == [1, 23]
+
+
+def test_a_barrier_pauses_the_multiplying():
+    loop = encoded(
+        ("LDS R1, [R9]", 1, 0, NONE, ()),
+        (FFMA, 1, NONE, NONE, (0,)),
+        ("MOV R8, R9", 1, NONE, NONE, ()),
+        (FFMA, 2, NONE, NONE, ()),
+        ("BAR.SYNC 0x0", 6, NONE, NONE, ()),
+    )
+    assert sass.pauses(loop) == [(2, 2 + 6 + 23)]
+    assert sass.pauses(loop[:-1]) == []
+
+
+def test_the_loop_of_the_warps_that_only_copy():
+    copy = "LDGSTS.E [R9], desc[UR4][R4.64]"
+    lines = (
+        *("tile:", "copy:", copy, "@P0 BRA `(.L_copy)", "@P1 BRA `(.L_tile)"),
+        *("top:", FFMA, copy, BACK, "EXIT"),
+    )
+    found = sass.producer_loop(sass.parse(listing(*lines)))
+    assert [str(instruction) for instruction in found] == [copy, "@P0 BRA `(.L_copy)"]
+    assert sass.producer_loop(sass.parse(listing("top:", FFMA, copy, BACK, "EXIT"))) == []
+
+
 def test_a_vector_that_is_stored_is_used():
     loop = sass.parse(listing("LDS R7, [R20]", "STS.128 [R21], R4", FFMA))
     assert sass.load_distances(loop) == {0: 1}
