@@ -5,8 +5,6 @@ In each text ``{name}`` stands for what varies. Imports neither NumPy nor CUDA.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -461,20 +459,25 @@ def explain(error: Exception) -> str:
     return str(error)
 
 
-@contextmanager
-def cuda_errors_explained(doing: str) -> Iterator[None]:
+class cuda_errors_explained:  # noqa: N801 - as that of NumPy's errstate
     """Raise in place of CuPy's errors of CUDA's driver and runtime what ``cuda_error`` makes, and
     an error of the package where CuPy or NumPy has no memory left."""
-    try:
-        yield
-    except SgemmError:
-        raise
-    except MemoryError as error:
-        raise OutOfMemoryError(f"{doing}: {NO_MEMORY.of(detail=first_line(error))}") from error
-    except RuntimeError as error:
-        if type(error).__name__ not in _CUPY_ERRORS:  # CuPy itself is not imported for NumPy arrays
-            raise
-        raise cuda_error(error, doing) from error
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, SgemmError):
+            return
+        if isinstance(error, MemoryError):
+            cause = NO_MEMORY.of(detail=first_line(error))
+            raise OutOfMemoryError(f"{self._doing}: {cause}") from error
+        # Known by its name: for NumPy arrays CuPy is not imported.
+        if isinstance(error, RuntimeError) and type(error).__name__ in _CUPY_ERRORS:
+            raise cuda_error(error, self._doing) from error
 
 
 def cuda_error(error: Exception, doing: str) -> SgemmError:

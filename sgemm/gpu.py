@@ -1,8 +1,8 @@
 """CuPy arrays, and whatever CuPy can view without a copy: the kernels on the GPU."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence, Set
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
@@ -13,28 +13,52 @@ from .compiler import Compiled, compile_kernel, why_not
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
 from .ladder import LADDER, Version
 from .matrix import FLOAT_BYTES
-from .places import unreadable
+from .places import Kernel, Launch, is_cupy_array, unreadable
 
 LEGACY_STREAM = 0
 LEGACY_STREAM_IN_INTERFACES = 1  # where 0 is not allowed
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUDA's number of that attribute of a function
 
-_functions: dict[tuple[Any, ...], Any] = {}
-_multiprocessors: dict[int, int] = {}  # of a device
-_versions: dict[int, tuple[str, ...]] = {}  # that a device can run
 _loading = Lock()
 
 
+class _Device:
+    """What is known of one GPU, asked once, and the kernels that are loaded on it."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        digits = device.compute_capability
+        self.compute_capability = int(digits[:-1]), int(digits[-1])
+        self.versions = tuple(
+            name
+            for name, version in LADDER.items()
+            if self.compute_capability >= version.min_compute_capability
+        )
+        self.functions: dict[Kernel, Any] = {}
+
+    @cached_property
+    def multiprocessors(self) -> int:
+        return int(self._device.attributes["MultiProcessorCount"])
+
+
+_devices: dict[int, _Device] = {}
+
+
 class Gpu:
-    """One GPU, at its current CuPy stream, as the place where ``matmul`` runs.
+    """One GPU, at its current CuPy stream, as the place where a product runs.
 
     ``owners_streams`` are those on which other libraries go on to use the arrays they have lent.
     """
 
-    def __init__(self, device: Any, owners_streams: frozenset[int] = frozenset()) -> None:
-        self.device = device
+    def __init__(self, device: Any, owners_streams: Set[int] = frozenset()) -> None:
+        self.context = device
         self.name = f"GPU {device.id}"
         self._owners_streams = owners_streams
+        self._workspaces: list[Any] = []
+        self._of_the_graph: list[int] = []  # the addresses of workspaces
+        if device.id not in _devices:
+            _devices[device.id] = _Device(device)
+        self._device = _devices[device.id]
 
     @classmethod
     def of(cls, objects: dict[str, Any]) -> tuple["Gpu", dict[str, Any]]:
@@ -46,115 +70,91 @@ class Gpu:
                     f"{name}: lives on GPU {array.device.id} and a on GPU {device.id}; "
                     "all matrices must live on one device"
                 )
-        if "out" in objects and _is_read_only(objects["out"]):
+        lent = [x for name, x in objects.items() if x is not arrays[name]]
+        if lent and "out" in objects and _is_read_only(objects["out"]):
             raise ArgumentError("out: is read-only; pass an array that can be written")
-        streams = (_owners_stream(x) for x in objects.values())
-        return cls(device, frozenset(stream for stream in streams if stream is not None)), arrays
+        streams = {stream for x in lent if (stream := _owners_stream(x)) is not None}
+        return cls(device, streams), arrays
 
     @property
     def multiprocessors(self) -> int:
-        if self.device.id not in _multiprocessors:
-            attributes = self.device.attributes  # all of them are asked for, which takes its time
-            _multiprocessors[self.device.id] = int(attributes["MultiProcessorCount"])
-        return _multiprocessors[self.device.id]
+        return self._device.multiprocessors
 
     @property
     def versions(self) -> tuple[str, ...]:
-        if self.device.id not in _versions:
-            _versions[self.device.id] = tuple(n for n, v in LADDER.items() if self.runs(v))
-        return _versions[self.device.id]
+        return self._device.versions
 
     def runs(self, version: Version) -> bool:
-        return self._compute_capability() >= version.min_compute_capability
+        return self._device.compute_capability >= version.min_compute_capability
 
     def check_work(self, m: int, n: int, k: int) -> None:
         """A GPU refuses nothing."""
 
     def empty(self, shape: tuple[int, int]) -> Any:
-        with self.device:
-            return _cupy().empty(shape, np.float32)
+        return _cupy().empty(shape, np.float32)
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
-    @contextmanager
-    def workspace(self, floats: int, zeros: int = 0) -> Iterator[int]:
-        """Memory in the order of the current stream; under capture it belongs to the graph."""
-        cuda = _cupy().cuda
-        size = (floats + zeros) * FLOAT_BYTES
-        with self.device:
-            stream = cuda.get_current_stream()
-            if captured := stream.is_capturing():
-                address = cuda.runtime.mallocAsync(size, stream.ptr)
-            else:
-                memory = cuda.alloc(size)
-                address = memory.ptr
-            try:
-                if zeros:
-                    start = address + floats * FLOAT_BYTES
-                    cuda.runtime.memsetAsync(start, 0, zeros * FLOAT_BYTES, stream.ptr)
-                yield address
-            finally:
-                if captured:
-                    cuda.runtime.freeAsync(address, stream.ptr)
+    def workspace(self, words: int, reusable: bool) -> int:
+        """Memory in the order of the current stream; under capture it belongs to the graph, unless
+        it is reusable."""
+        cuda, size = _cupy().cuda, words * FLOAT_BYTES
+        stream = cuda.get_current_stream()
+        if stream.is_capturing() and not reusable:
+            address = int(cuda.runtime.mallocAsync(size, stream.ptr))
+            self._of_the_graph.append(address)
+            return address
+        memory = cuda.alloc(size)
+        self._workspaces.append(memory)
+        return int(memory.ptr)
 
-    def launch(
-        self,
-        source: str,
-        entry: str,
-        defines: Mapping[str, int],
-        blocks: int,
-        threads: int,
-        args: Sequence[np.generic],
-        dynamic_shared_bytes: int = 0,
-    ) -> None:
-        with self.device:
-            function = self._function(source, entry, defines, threads, dynamic_shared_bytes)
-            function((blocks,), (threads,), args, dynamic_shared_bytes)
+    def clearing(self, address: int, words: int) -> Launch:
+        cuda, size = _cupy().cuda, words * FLOAT_BYTES
+
+        def clear() -> None:
+            cuda.runtime.memsetAsync(address, 0, size, cuda.get_current_stream().ptr)
+
+        return clear
+
+    def launch_of(self, kernel: Kernel, blocks: int, args: Sequence[np.generic]) -> Launch:
+        function, shared = self._function(kernel), kernel.dynamic_shared_bytes
+        return partial(function, (blocks,), (kernel.threads,), args, shared)
 
     def hand_back(self) -> None:
         """Make the streams of the arrays' owners wait for the launches: what they do next to
         ``out`` comes after them, and memory that they free is not used again before them."""
+        if not self._owners_streams and not self._of_the_graph:
+            return
         cuda = _cupy().cuda
-        with self.device:
-            stream = cuda.get_current_stream()
-            waiting = self._owners_streams - {stream.ptr}
-            if waiting and not stream.is_capturing():
-                launched = stream.record()
-                for owners_stream in waiting:
-                    cuda.runtime.streamWaitEvent(owners_stream, launched.ptr)
+        stream = cuda.get_current_stream()
+        for address in self._of_the_graph:
+            cuda.runtime.freeAsync(address, stream.ptr)
+        waiting = self._owners_streams - {stream.ptr}
+        if waiting and not stream.is_capturing():
+            launched = stream.record()
+            for owners_stream in waiting:
+                cuda.runtime.streamWaitEvent(owners_stream, launched.ptr)
 
-    def _compute_capability(self) -> tuple[int, int]:
-        digits = self.device.compute_capability
-        return int(digits[:-1]), int(digits[-1])
-
-    def _function(
-        self,
-        source: str,
-        entry: str,
-        defines: Mapping[str, int],
-        threads: int,
-        dynamic_shared_bytes: int,
-    ) -> Any:
+    def _function(self, kernel: Kernel) -> Any:
         """The kernel, compiled and loaded on this device at its first use in this process."""
-        key = (self.device.id, source, entry, *sorted(defines.items()))
-        if key in _functions:
-            return _functions[key]
+        functions = self._device.functions
+        if kernel in functions:
+            return functions[kernel]
         with _loading:
-            if key not in _functions:
-                arch = "sm_{}{}".format(*self._compute_capability())
+            if kernel not in functions:
+                arch = "sm_{}{}".format(*self._device.compute_capability)
                 if cause := why_not(arch, f"{self.name} ({arch})"):
                     raise MissingError(cause)
-                compiled = compile_kernel(source, defines, arch)
-                module = _load(compiled, source)
-                function = module.get_function(entry)
-                _check_threads(function, source, compiled.registers, threads)
-                if dynamic_shared_bytes:
+                compiled = compile_kernel(kernel.source, kernel.defines, arch)
+                function = _load(compiled, kernel.source).get_function(kernel.entry)
+                _check_threads(function, kernel, compiled.registers)
+                if kernel.dynamic_shared_bytes:
                     _cupy().cuda.driver.funcSetAttribute(
-                        function.ptr, MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes
+                        function.ptr, MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.dynamic_shared_bytes
                     )
-                _functions[key] = function
-        return _functions[key]
+                functions[kernel] = function
+        return functions[kernel]
 
 
 def _load(compiled: Compiled, source: str) -> Any:
@@ -171,13 +171,13 @@ def _load(compiled: Compiled, source: str) -> Any:
     return module
 
 
-def _check_threads(function: Any, source: str, registers: int, threads: int) -> None:
+def _check_threads(function: Any, kernel: Kernel, registers: int) -> None:
     driver = _cupy().cuda.driver
     most = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function.ptr)
-    if threads > most:
+    if kernel.threads > most:
         raise KernelError(
-            f"{source}: a block of {threads} threads with {registers} registers each does not fit "
-            f"an SM; this kernel can have {most} threads at most"
+            f"{kernel.source}: a block of {kernel.threads} threads with {registers} registers each "
+            f"does not fit an SM; this kernel can have {most} threads at most"
         )
 
 
@@ -195,9 +195,9 @@ def read_scalar(name: str, x: Any) -> np.ndarray:
 
 def _as_cupy(name: str, x: Any) -> Any:
     """``x`` as a CuPy array over the same memory, ready for the current stream."""
-    cupy = _cupy()
-    if isinstance(x, cupy.ndarray):
+    if is_cupy_array(x):
         return x
+    cupy = _cupy()
     try:
         lent = _WithoutWaiting(x) if cupy.cuda.get_current_stream().is_capturing() else x
         return cupy.from_dlpack(lent) if hasattr(x, "__dlpack__") else cupy.asarray(lent)
@@ -224,10 +224,7 @@ class _WithoutWaiting:
 
 
 def _owners_stream(x: Any) -> int | None:
-    """The stream on which the library that ``x`` comes from uses it; None where that is unknown,
-    or CuPy's own, which callers order themselves."""
-    if isinstance(x, _cupy().ndarray):
-        return None
+    """The stream on which the library that has lent ``x`` uses it; None where that is unknown."""
     torch = sys.modules.get("torch")  # whose tensors have no other way to say it
     if torch is not None and isinstance(x, torch.Tensor):
         return int(torch.cuda.current_stream(x.device).cuda_stream)

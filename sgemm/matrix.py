@@ -67,10 +67,20 @@ class Matrix:
 
     def overlaps(self, other: "Matrix") -> bool:
         """Whether the two share an element; disjoint slices of one buffer do not."""
+        start, end = self._span()
+        others_start, others_end = other._span()
+        if end <= others_start or others_end <= start:
+            return False
         try:
             return np.shares_memory(_Addresses(self), _Addresses(other), MAX_OVERLAP_WORK)
         except np.exceptions.TooHardError:
             return True
+
+    def _span(self) -> tuple[int, int]:
+        """Where its lowest element starts and its highest one ends."""
+        down, across = (self.rows - 1) * self.row_stride, (self.cols - 1) * self.col_stride
+        start = self.address + FLOAT_BYTES * (min(down, 0) + min(across, 0))
+        return start, start + FLOAT_BYTES * (abs(down) + abs(across) + 1)
 
 
 def padded(length: int) -> int:

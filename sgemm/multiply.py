@@ -1,4 +1,4 @@
-"""``matmul``: checks its arguments, then plans the kernel launches that compute the product.
+"""``matmul`` and ``prepare``: check the arguments, then plan the launches that compute the product.
 
 The plan is the same wherever the arrays live; a place (the GPU or the simulator) carries it out.
 The logger ``sgemm`` tells it at level DEBUG: the version, what is copied and why, each launch.
@@ -6,16 +6,20 @@ The logger ``sgemm`` tells it at level DEBUG: the version, what is copied and wh
 
 import logging
 import os
-from contextlib import ExitStack
+from ctypes import c_float
+from dataclasses import replace
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
 from .causes import cuda_errors_explained
 from .errors import ArgumentError, ArgumentTypeError
+from .gpu import Gpu, read_scalar
 from .ladder import LADDER, Layout, Plan, Version, fastest
 from .matrix import FLOAT_BYTES, Matrix, padded
-from .places import Place, locate, offers_gpu_memory
+from .places import ACCEPTED, Kernel, Launch, Place, is_on_gpu, offers_gpu_memory
+from .simulated import Simulated
 from .versions import resolve
 
 log = logging.getLogger("sgemm")
@@ -23,15 +27,42 @@ log = logging.getLogger("sgemm")
 MAX_DIMENSION = 2**31 - 1
 MAX_BLOCKS = 2**31 - 1  # the kernels' grids are one-dimensional
 
+FLOAT32 = np.dtype(np.float32)
+
 COPY_TILE = 32
 THREADS = 256  # of the copying and the scaling kernel
+COPY = Kernel("copy_strided.cu", "copy_strided", {"TILE": COPY_TILE, "THREADS": THREADS}, THREADS)
+SCALE = Kernel("scale.cu", "scale", {"THREADS": THREADS}, THREADS)
 
 # An operand whose rows do not all start on a 16-byte boundary rules float4 out. From this K on a
 # copy that has them aligned costs less than the scalar path (docs/alignment.md has the figures).
 ALIGNED_COPY_MIN_K = 256
 
 
-@cuda_errors_explained("matmul")
+class Prepared:
+    """A product ``out = alpha * a @ b + beta * out`` that is checked, planned and compiled: what
+    ``prepare`` returns.
+
+    Calling it launches the kernels on the current CuPy stream of the matrices' device and returns
+    ``out``, as ``matmul`` would. It keeps the matrices and its workspaces.
+    """
+
+    def __init__(
+        self, place: Place, launches: list[Launch], out: Any, kept: tuple[Any, ...]
+    ) -> None:
+        self.out = out
+        self._place = place
+        self._launches = launches
+        self._kept = kept
+
+    def __call__(self) -> Any:
+        with cuda_errors_explained("matmul"), self._place.context:
+            for launch in self._launches:
+                launch()
+            self._place.hand_back()
+        return self.out
+
+
 def matmul(
     a: Any,
     b: Any,
@@ -60,6 +91,40 @@ def matmul(
     SimulatorLimitError for a product that would take the simulator too long; OutOfMemoryError (a
     MemoryError) where there is no memory for the result or for a copy.
     """
+    with cuda_errors_explained("matmul"):
+        return _prepare(a, b, out, alpha, beta, version, reusable=False)()
+
+
+def prepare(
+    a: Any,
+    b: Any,
+    *,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    version: str | Version | None = None,
+) -> Prepared:
+    """Return what launches ``matmul(a, b, out=out, ...)`` whenever it is called, without checking
+    or choosing anything again.
+
+    The arguments are those of ``matmul``, and so are the errors, which are raised here. Without
+    ``out`` each call writes the same new array. docs/calling.md has an example.
+    """
+    with cuda_errors_explained("matmul"):
+        return _prepare(a, b, out, alpha, beta, version, reusable=True)
+
+
+def _prepare(
+    a: Any,
+    b: Any,
+    out: Any,
+    alpha: float,
+    beta: float,
+    version: str | Version | None,
+    reusable: bool,
+) -> Prepared:
+    """Everything that a product takes before its launches. Unless it is ``reusable`` it can be
+    called once, and its workspaces belong to the graph where one is being captured."""
     ab_scale = _scalar("alpha", alpha)
     c_scale = _scalar("beta", beta)
     if out is None and c_scale != 0:
@@ -67,32 +132,55 @@ def matmul(
     requested = None if version is None else resolve(version)
 
     place, arrays = locate(a, b, out)
-    m, k = _check_array("a", a, arrays["a"])
-    k_of_b, n = _check_array("b", b, arrays["b"])
-    if k != k_of_b:
-        raise ArgumentError(f"b: has {k_of_b} rows where a has {k} columns; K must be the same")
-    if out is not None and _check_array("out", out, arrays["out"]) != (m, n):
-        raise ArgumentError(f"out: has shape {arrays['out'].shape}; a @ b has {(m, n)}")
-    reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
+    a_matrix = _matrix(place, "a", a, arrays["a"])
+    b_matrix = _matrix(place, "b", b, arrays["b"])
+    m, n, k = a_matrix.rows, b_matrix.cols, a_matrix.cols
+    if k != b_matrix.rows:
+        rows = b_matrix.rows
+        raise ArgumentError(f"b: has {rows} rows where a has {k} columns; K must be the same")
+    if out is not None:
+        c = _matrix(place, "out", out, arrays["out"])
+        if (c.rows, c.cols) != (m, n):
+            raise ArgumentError(f"out: has shape {(c.rows, c.cols)}; a @ b has {(m, n)}")
+        _check_out(c, a_matrix, b_matrix)
     chosen = _choose(requested, place, m, n, k)
+    reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
     if m and n:
         if reads_ab:
             _check_grid(chosen, m, n)
         place.check_work(m, n, k if reads_ab else 0)
 
-    target = place.empty((m, n)) if out is None else arrays["out"]
-    if m and n:
-        c = _matrix(place, "out", target)
-        operands = {name: _matrix(place, name, arrays[name]) for name in ("a", "b")} if k else {}
-        if out is not None:
-            _check_out(c, operands)
-        log.debug("%dx%dx%d on %s with %s", m, n, k, place.name, chosen.name)
-        if reads_ab:
-            _multiply(place, chosen, ab_scale, operands["a"], operands["b"], c_scale, c)
-        elif c_scale != 1:
-            _scale(place, c_scale, c)
-        place.hand_back()
-    return target if out is None else out
+    with place.context:
+        if out is None:
+            out = arrays["out"] = place.empty((m, n))
+            c = _matrix(place, "out", out, out)
+        launches = []
+        if m and n:
+            log.debug("%dx%dx%d on %s with %s", m, n, k, place.name, chosen.name)
+            if reads_ab:
+                product = chosen, ab_scale, a_matrix, b_matrix, c_scale, c
+                launches = _multiply(place, *product, reusable)
+            elif c_scale != 1:
+                launches = [_scale(place, c_scale, c)]
+    return Prepared(place, launches, out, (a, b, *arrays.values()))
+
+
+def locate(a: Any, b: Any, out: Any) -> tuple[Place, dict[str, Any]]:
+    """The place that ``a``, ``b`` and ``out`` (None: absent) share, and their arrays by name."""
+    given = {"a": a, "b": b}
+    if out is not None:
+        given["out"] = out
+    if a is None or b is None:
+        missing = "a" if a is None else "b"
+        raise ArgumentTypeError(f"{missing}: None is not accepted; {ACCEPTED}")
+    on_gpu = is_on_gpu("a", a)
+    for name, x in given.items():
+        if x is not a and is_on_gpu(name, x) != on_gpu:
+            where_a, where = ("on a GPU", "in NumPy") if on_gpu else ("in NumPy", "on a GPU")
+            raise ArgumentTypeError(
+                f"{name}: lives {where} and a lives {where_a}; all matrices must live in one place"
+            )
+    return Gpu.of(given) if on_gpu else Simulated.of(given)
 
 
 def _multiply(
@@ -103,77 +191,75 @@ def _multiply(
     b: Matrix,
     beta: np.float32,
     c: Matrix,
-) -> None:
+    reusable: bool,
+) -> list[Launch]:
     """C = alpha * A @ B + beta * C, copying what the version cannot read or write itself."""
     copies = _copies(version, a, b, c)
     if copies:  # C.T = B.T @ A.T may need fewer, as for Fortran's layouts
         transposed = b.transposed(), a.transposed(), c.transposed()
         if len(copies_transposed := _copies(version, *transposed)) < len(copies):
             (a, b, c), copies = transposed, copies_transposed
-    with ExitStack() as workspaces:
+    launches = []
 
-        def workspace(matrix: Matrix, layout: Layout) -> Matrix:
-            log.debug("%s is copied: %s", matrix.name, copies[matrix.name])
-            rows, cols = matrix.rows, matrix.cols
-            distance, count = (padded(cols), rows) if layout == "row" else (padded(rows), cols)
-            address = workspaces.enter_context(place.workspace(distance * count))
-            strides = (distance, 1) if layout == "row" else (1, distance)
-            return Matrix(matrix.name, address, rows, cols, *strides)
+    def workspace(matrix: Matrix, layout: Layout) -> Matrix:
+        log.debug("%s is copied: %s", matrix.name, copies[matrix.name])
+        rows, cols = matrix.rows, matrix.cols
+        distance, count = (padded(cols), rows) if layout == "row" else (padded(rows), cols)
+        address = place.workspace(distance * count, reusable)
+        strides = (distance, 1) if layout == "row" else (1, distance)
+        return Matrix(matrix.name, address, rows, cols, *strides)
 
-        def readable(matrix: Matrix, layout: Layout) -> Matrix:
-            if matrix.name not in copies:
-                return matrix
-            converted = workspace(matrix, layout)
-            _copy(place, matrix, converted)
-            return converted
+    def readable(matrix: Matrix, layout: Layout) -> Matrix:
+        if matrix.name not in copies:
+            return matrix
+        converted = workspace(matrix, layout)
+        launches.append(_copy(place, matrix, converted))
+        return converted
 
-        a = readable(a, "row")
-        b = readable(b, version.b_layout)
-        result = c
-        if c.name in copies:
-            result = workspace(c, "row")
-            if beta != 0:
-                _copy(place, c, result)
+    a = readable(a, "row")
+    b = readable(b, version.b_layout)
+    result = c
+    if c.name in copies:
+        result = workspace(c, "row")
+        if beta != 0:
+            launches.append(_copy(place, c, result))
 
-        float4 = a.allows_float4("row") or version.a_by_floats
-        float4 &= b.allows_float4(version.b_layout)
-        plan = version.plan(c.rows, c.cols, a.cols, place.multiprocessors)
-        _launch(
-            place,
-            version.source,
-            "sgemm",
-            version.defines(float4),
-            plan.blocks,
-            version.threads,
-            (
-                *_int32(c.rows, c.cols, a.cols),
-                alpha,
-                *_operand(a, "row"),
-                *_operand(b, version.b_layout),
-                beta,
-                *_operand(result, "row"),
-                *_sharing(place, version, plan, workspaces),
-            ),
-            version.dynamic_shared_bytes,
-        )
-        if result is not c:
-            _copy(place, result, c)
+    float4 = a.allows_float4("row") or version.a_by_floats
+    float4 &= b.allows_float4(version.b_layout)
+    plan = _plan(version, c.rows, c.cols, a.cols, place.multiprocessors)
+    arguments = (
+        *_int32(c.rows, c.cols, a.cols),
+        alpha,
+        *_operand(a, "row"),
+        *_operand(b, version.b_layout),
+        beta,
+        *_operand(result, "row"),
+    )
+    if version.stream_k:  # which tiles are shared, and where
+        partials = arrivals = 0
+        if plan.shared_tiles:
+            # Two slots of a tile for each block, and a count of arrivals for each micro-tile.
+            floats = 2 * plan.blocks * version.tile[0] * version.tile[1]
+            counts = plan.shared_tiles * version.multipliers
+            partials = place.workspace(floats + counts, reusable)
+            arrivals = partials + floats * FLOAT_BYTES
+            launches.append(place.clearing(arrivals, counts))
+        arguments += (*_int32(plan.shared_tiles), np.uintp(partials), np.uintp(arrivals))
+    launches.append(_launch_of(place, _kernel(version, float4), plan.blocks, arguments))
+    if result is not c:
+        launches.append(_copy(place, result, c))
+    return launches
 
 
-def _sharing(
-    place: Place, version: Version, plan: Plan, workspaces: ExitStack
-) -> tuple[np.generic, ...]:
-    """The arguments of a stream-K kernel that say which tiles are shared, and where: two slots of
-    a tile for each block, and a count of arrivals for each micro-tile."""
-    if not version.stream_k:
-        return ()
-    partials = arrivals = 0
-    if plan.shared_tiles:
-        floats = 2 * plan.blocks * version.tile[0] * version.tile[1]
-        counts = plan.shared_tiles * version.multipliers
-        partials = workspaces.enter_context(place.workspace(floats, zeros=counts))
-        arrivals = partials + floats * FLOAT_BYTES
-    return *_int32(plan.shared_tiles), np.uintp(partials), np.uintp(arrivals)
+@lru_cache(4096)
+def _plan(version: Version, m: int, n: int, k: int, multiprocessors: int) -> Plan:
+    return version.plan(m, n, k, multiprocessors)
+
+
+@cache
+def _kernel(version: Version, float4: bool) -> Kernel:
+    defines = version.defines(float4)
+    return Kernel(version.source, "sgemm", defines, version.threads, version.dynamic_shared_bytes)
 
 
 def _copies(version: Version, a: Matrix, b: Matrix, c: Matrix) -> dict[str, str]:
@@ -190,49 +276,41 @@ def _copies(version: Version, a: Matrix, b: Matrix, c: Matrix) -> dict[str, str]
     return reasons
 
 
-def _copy(place: Place, source: Matrix, target: Matrix) -> None:
+def _copy(place: Place, source: Matrix, target: Matrix) -> Launch:
     """target = source, between any two layouts."""
-    _launch(
-        place,
-        "copy_strided.cu",
-        "copy_strided",
-        {"TILE": COPY_TILE, "THREADS": THREADS},
-        -(-source.rows // COPY_TILE) * -(-source.cols // COPY_TILE),
-        THREADS,
-        (*_int32(source.rows, source.cols), *_pointer(source), *_pointer(target)),
-    )
+    blocks = -(-source.rows // COPY_TILE) * -(-source.cols // COPY_TILE)
+    arguments = *_int32(source.rows, source.cols), *_pointer(source), *_pointer(target)
+    return _launch_of(place, COPY, blocks, arguments)
 
 
-def _scale(place: Place, beta: np.float32, c: Matrix) -> None:
+def _scale(place: Place, beta: np.float32, c: Matrix) -> Launch:
     """C = beta * C."""
-    _launch(
-        place,
-        "scale.cu",
-        "scale",
-        {"THREADS": THREADS},
-        -(-c.rows * c.cols // THREADS),
-        THREADS,
-        (*_int32(c.rows, c.cols), beta, *_pointer(c)),
-    )
+    blocks = -(-c.rows * c.cols // THREADS)
+    return _launch_of(place, SCALE, blocks, (*_int32(c.rows, c.cols), beta, *_pointer(c)))
 
 
-def _launch(
-    place: Place,
-    source: str,
-    entry: str,
-    defines: dict[str, int],
-    blocks: int,
-    threads: int,
-    args: tuple[np.generic, ...],
-    dynamic_shared_bytes: int = 0,
-) -> None:
-    """Launch a kernel; SGEMM_DEBUG=1 in the environment turns its device-side assertions on."""
+def _launch_of(
+    place: Place, kernel: Kernel, blocks: int, arguments: tuple[np.generic, ...]
+) -> Launch:
+    """SGEMM_DEBUG=1 in the environment turns the kernel's device-side assertions on."""
     if os.environ.get("SGEMM_DEBUG") == "1":
-        defines = {**defines, "SGEMM_DEBUG": 1}
-    log.debug("%s: %d blocks of %d threads, compiled with %s", source, blocks, threads, defines)
-    place.launch(source, entry, defines, blocks, threads, args, dynamic_shared_bytes)
+        kernel = _with_assertions(kernel)
+    log.debug(
+        "%s: %d blocks of %d threads, compiled with %s",
+        kernel.source,
+        blocks,
+        kernel.threads,
+        kernel.defines,
+    )
+    return place.launch_of(kernel, blocks, arguments)
 
 
+@cache
+def _with_assertions(kernel: Kernel) -> Kernel:
+    return replace(kernel, defines={**kernel.defines, "SGEMM_DEBUG": 1})
+
+
+@lru_cache(4096)
 def _int32(*values: int) -> tuple[np.int32, ...]:
     return tuple(map(np.int32, values))
 
@@ -249,10 +327,8 @@ def _pointer(matrix: Matrix) -> tuple[np.generic, ...]:
 
 def _scalar(name: str, value: Any) -> np.float32:
     """``value`` rounded to float32; beyond its range that is inf."""
-    if getattr(value, "ndim", 0) == 0 and offers_gpu_memory(name, value):
-        from .gpu import read_scalar
-
-        value = read_scalar(name, value)
+    if type(value) not in (float, int) and getattr(value, "ndim", 0) == 0:
+        value = read_scalar(name, value) if offers_gpu_memory(name, value) else value
     try:
         number = _real_number(value)
     except Exception as error:  # other libraries' scalars have errors of their own
@@ -260,11 +336,12 @@ def _scalar(name: str, value: Any) -> np.float32:
         if isinstance(value, np.ndarray):
             kind += f" of {value.dtype} and shape {value.shape}"
         raise ArgumentTypeError(f"{name}: expected a real number, found {kind}") from error
-    with np.errstate(over="ignore"):
-        return np.float32(number)
+    return np.float32(c_float(number).value)  # NumPy alone would warn of an overflow
 
 
 def _real_number(value: Any) -> float:
+    if type(value) is float:
+        return value
     if isinstance(value, str | bytes | bytearray | np.ma.MaskedArray):  # float() takes them
         raise TypeError
     if getattr(value, "ndim", 0) != 0 or "complex" in str(getattr(value, "dtype", "")):
@@ -280,9 +357,9 @@ def _real_number(value: Any) -> float:
         return np.inf if value > 0 else -np.inf
 
 
-def _check_array(name: str, given: Any, array: Any) -> tuple[int, int]:
-    """The shape of a matrix that the kernels can address; ``array`` is the caller's, ``given``."""
-    if array.dtype != np.float32:
+def _matrix(place: Place, name: str, given: Any, array: Any) -> Matrix:
+    """``array`` as a matrix that the kernels can address; the caller's is ``given``."""
+    if array.dtype != FLOAT32:
         cast = "astype('float32')" if hasattr(given, "astype") else "float()"  # torch's
         raise ArgumentTypeError(
             f"{name}: dtype {array.dtype} is not accepted; the kernels compute in float32: "
@@ -290,42 +367,38 @@ def _check_array(name: str, given: Any, array: Any) -> tuple[int, int]:
         )
     if array.ndim != 2:
         raise ArgumentError(f"{name}: has {array.ndim} dimensions; matmul takes 2-D matrices")
-    if max(array.shape) > MAX_DIMENSION:
+    (rows, cols), (row_stride, col_stride) = array.shape, array.strides
+    if rows > MAX_DIMENSION or cols > MAX_DIMENSION:
         raise ArgumentError(f"{name}: has shape {array.shape}; a dimension holds {MAX_DIMENSION}")
-    used_strides = (s for s, length in zip(array.strides, array.shape, strict=True) if length > 1)
-    if array.size and any(stride % FLOAT_BYTES for stride in used_strides):
+    if (row_stride % FLOAT_BYTES and rows > 1 and cols) or (
+        col_stride % FLOAT_BYTES and cols > 1 and rows
+    ):
         raise ArgumentError(
             f"{name}: its strides {array.strides} are not multiples of {FLOAT_BYTES} bytes; "
             f"pass {name}.copy()"
         )
-    rows, cols = array.shape
-    return rows, cols
-
-
-def _matrix(place: Place, name: str, array: Any) -> Matrix:
     address = place.address(array)
-    if address % FLOAT_BYTES:
+    if address % FLOAT_BYTES and rows and cols:
         raise ArgumentError(
             f"{name}: its address {address:#x} is not a multiple of {FLOAT_BYTES} bytes; "
             f"pass {name}.copy()"
         )
-    return Matrix(name, address, *array.shape, *(stride // FLOAT_BYTES for stride in array.strides))
+    return Matrix(name, address, rows, cols, row_stride // FLOAT_BYTES, col_stride // FLOAT_BYTES)
 
 
-def _check_out(c: Matrix, operands: dict[str, Matrix]) -> None:
+def _check_out(c: Matrix, *operands: Matrix) -> None:
     if c.repeats_an_element():
         raise ArgumentError("out: some of its elements share an address; pass a matrix of its own")
-    for name, operand in operands.items():
+    for operand in operands:
         if c.overlaps(operand):
-            raise ArgumentError(f"out: overlaps {name}; pass a matrix of its own")
+            raise ArgumentError(f"out: overlaps {operand.name}; pass a matrix of its own")
 
 
 def _choose(requested: Version | None, place: Place, m: int, n: int, k: int) -> Version:
     """The version asked for, or the one of the ladder that should be the fastest here."""
     if requested is None and place.versions:
         return LADDER[fastest(place.versions, m, n, k, place.multiprocessors)]
-    oldest = min(LADDER.values(), key=lambda version: version.min_compute_capability)
-    chosen = requested or oldest
+    chosen = requested or min(LADDER.values(), key=lambda version: version.min_compute_capability)
     if not place.runs(chosen):
         needed = "{}.{}".format(*chosen.min_compute_capability)
         raise ArgumentError(

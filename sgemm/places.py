@@ -1,7 +1,9 @@
 """Where matrices live and kernels run: a GPU, or for NumPy arrays the simulator."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +18,27 @@ ACCEPTED = (
 DLPACK_CUDA = (2, 13)  # kDLCUDA and kDLCUDAManaged
 
 
+Launch = Callable[[], None]
+
+
+@dataclass(frozen=True, eq=False)  # a GPU looks up by identity what it has loaded
+class Kernel:
+    """The kernel ``entry`` of the file ``source``, compiled with ``defines``, for blocks of so many
+    threads with so much more shared memory than it declares."""
+
+    source: str
+    entry: str
+    defines: Mapping[str, int]
+    threads: int
+    dynamic_shared_bytes: int = 0
+
+
 class Place(Protocol):
-    """What ``matmul`` needs of the place where it runs."""
+    """What one product needs of the place where it runs. It keeps the product's workspaces."""
 
     name: str
+    context: AbstractContextManager[Any]
+    """Within it the methods below that allocate or launch are called."""
 
     @property
     def multiprocessors(self) -> int:
@@ -41,47 +60,18 @@ class Place(Protocol):
     def address(self, array: Any) -> int:
         """Where the array's element (0, 0) lies."""
 
-    def workspace(self, floats: int, zeros: int = 0) -> AbstractContextManager[int]:
-        """The address of that many floats, 16-byte aligned, for the launches within the context;
-        after them come so many words that are 0."""
+    def workspace(self, words: int, reusable: bool) -> int:
+        """The address of so many words of 4 bytes, 16-byte aligned. Unless it is ``reusable`` it is
+        for the launches until ``hand_back``."""
 
-    def launch(
-        self,
-        source: str,
-        entry: str,
-        defines: Mapping[str, int],
-        blocks: int,
-        threads: int,
-        args: Sequence[np.generic],
-        dynamic_shared_bytes: int = 0,
-    ) -> None:
-        """Run the kernel ``entry`` of the file ``source``, compiled with ``defines``, with so much
-        more shared memory than it declares."""
+    def clearing(self, address: int, words: int) -> Launch:
+        """What sets so many words to 0 whenever it is called."""
+
+    def launch_of(self, kernel: Kernel, blocks: int, args: Sequence[np.generic]) -> Launch:
+        """What launches the kernel whenever it is called; compiled and loaded by now."""
 
     def hand_back(self) -> None:
         """Order whatever the arrays' owners do next after the launches."""
-
-
-def locate(a: Any, b: Any, out: Any) -> tuple[Place, dict[str, Any]]:
-    """The place that ``a``, ``b`` and ``out`` (None: absent) share, and their arrays by name."""
-    given = {name: x for name, x in (("a", a), ("b", b), ("out", out)) if x is not None}
-    if len(given) < 2 or "a" not in given or "b" not in given:
-        missing = "a" if a is None else "b"
-        raise ArgumentTypeError(f"{missing}: None is not accepted; {ACCEPTED}")
-    on_gpu = {name: _is_on_gpu(name, x) for name, x in given.items()}
-    for name in given:
-        if on_gpu[name] != on_gpu["a"]:
-            raise ArgumentTypeError(
-                f"{name}: lives {_where(on_gpu[name])} and a lives {_where(on_gpu['a'])}; "
-                "all matrices must live in one place"
-            )
-    if on_gpu["a"]:
-        from .gpu import Gpu
-
-        return Gpu.of(given)
-    from .simulated import Simulated
-
-    return Simulated.of(given)
 
 
 def offers_gpu_memory(name: str, x: Any) -> bool:
@@ -100,7 +90,14 @@ def unreadable(name: str, x: Any, error: Exception) -> ArgumentTypeError:
     return ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {said}")
 
 
-def _is_on_gpu(name: str, x: Any) -> bool:
+def is_cupy_array(x: Any) -> bool:
+    """Without importing CuPy, and without asking ``x``, which takes microseconds."""
+    return isinstance(x, getattr(sys.modules.get("cupy"), "ndarray", ()))
+
+
+def is_on_gpu(name: str, x: Any) -> bool:
+    if is_cupy_array(x):
+        return True
     if issubclass(type(x), np.ndarray):  # isinstance() would let a proxy of one pass
         return False
     if not offers_gpu_memory(name, x):
@@ -108,7 +105,3 @@ def _is_on_gpu(name: str, x: Any) -> bool:
             f"{name}: {type(x).__module__}.{type(x).__name__} is not accepted; {ACCEPTED}"
         )
     return True
-
-
-def _where(on_gpu: bool) -> str:
-    return "on a GPU" if on_gpu else "in NumPy"

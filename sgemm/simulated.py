@@ -1,9 +1,12 @@
 """NumPy arrays: the same kernels, run by the simulator on the CPU."""
 
+import ctypes
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from math import nan
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +14,7 @@ from .errors import ArgumentError, ArgumentTypeError, SimulatorLimitError
 from .kernel_files import kernel_path
 from .ladder import LADDER, Version
 from .matrix import FLOAT4_BYTES, FLOAT_BYTES
+from .places import Kernel, Launch
 from .simulator import Operand, is_instrumented
 from .simulator import launch as simulator_launch
 
@@ -21,9 +25,10 @@ INSTRUMENTED = 8  # times as long, where it checks or counts
 
 
 class Simulated:
-    """The simulator as the place where ``matmul`` runs."""
+    """The simulator as the place where a product runs."""
 
     name = "the simulator"
+    context: AbstractContextManager[Any] = nullcontext()
     multiprocessors = 6  # few, so that small products have tiles to share
 
     @classmethod
@@ -42,7 +47,8 @@ class Simulated:
 
     def __init__(self, arrays: Mapping[str, np.ndarray] | None = None) -> None:
         self._arrays = arrays or {}
-        self._results: list[Operand] = []  # of kernels, in memory that is not one of the arrays
+        self._workspaces: list[np.ndarray] = []
+        self._results: dict[int, Operand] = {}  # of kernels, by address
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -69,31 +75,31 @@ class Simulated:
     def address(self, array: np.ndarray) -> int:
         return int(array.__array_interface__["data"][0])
 
-    @contextmanager
-    def workspace(self, floats: int, zeros: int = 0) -> Iterator[int]:
-        memory = np.empty((floats + zeros) * FLOAT_BYTES + FLOAT4_BYTES, np.uint8)
-        start = -self.address(memory) % FLOAT4_BYTES
-        memory[start + floats * FLOAT_BYTES :] = 0
-        yield self.address(memory) + start
+    def workspace(self, words: int, reusable: bool) -> int:
+        memory = np.empty(words * FLOAT_BYTES + FLOAT4_BYTES, np.uint8)
+        self._workspaces.append(memory)
+        address = self.address(memory)
+        return address + (-address) % FLOAT4_BYTES
 
-    def launch(
-        self,
-        source: str,
-        entry: str,
-        defines: Mapping[str, int],
-        blocks: int,
-        threads: int,
-        args: Sequence[np.generic],
-        dynamic_shared_bytes: int = 0,
-    ) -> None:
+    def clearing(self, address: int, words: int) -> Launch:
+        def clear() -> None:
+            ctypes.memset(address, 0, words * FLOAT_BYTES)
+
+        return clear
+
+    def launch_of(self, kernel: Kernel, blocks: int, args: Sequence[np.generic]) -> Launch:
+        return partial(self._launch, kernel, blocks, args)
+
+    def _launch(self, kernel: Kernel, blocks: int, args: Sequence[np.generic]) -> None:
         operands: tuple[Operand, ...] = ()
         tile = (0, 0)
         if is_instrumented():
-            operands = self._operands(entry, args, defines, blocks)
-            self._results.append(operands[-1])
-            if entry == "sgemm":
-                tile = (defines["TILE_M"], defines["TILE_N"])
-        simulator_launch(kernel_path(source), entry, defines, blocks, threads, args, operands, tile)
+            operands = self._operands(kernel, args, blocks)
+            self._results[operands[-1].address] = operands[-1]
+            if kernel.entry == "sgemm":
+                tile = (kernel.defines["TILE_M"], kernel.defines["TILE_N"])
+        path, entry, threads = kernel_path(kernel.source), kernel.entry, kernel.threads
+        simulator_launch(path, entry, kernel.defines, blocks, threads, args, operands, tile)
 
     def hand_back(self) -> None:
         """The launches are over when they return."""
@@ -103,24 +109,24 @@ class Simulated:
         return Operand(name, self.address(array), *array.shape, *strides)
 
     def _operands(
-        self, entry: str, args: Sequence[np.generic], defines: Mapping[str, int], blocks: int
+        self, kernel: Kernel, args: Sequence[np.generic], blocks: int
     ) -> tuple[Operand, ...]:
         """The matrices behind a kernel's arguments, its result last."""
         values = [arg.item() for arg in args]
-        if entry == "copy_strided":
+        if kernel.entry == "copy_strided":
             rows, cols, source, source_row, source_col, target, target_row, target_col = values
             return (
                 Operand("source", source, rows, cols, source_row, source_col),
                 Operand("target", target, rows, cols, target_row, target_col, initialised=False),
             )
-        if entry == "scale":
+        if kernel.entry == "scale":
             rows, cols, beta, c, c_row, c_col = values
             return (Operand("C", c, rows, cols, c_row, c_col, initialised=beta != 0),)
         m, n, k, _alpha, a, lda, b, ldb, beta, c, ldc, *sharing = values
         return (
             Operand("A", a, m, k, lda, 1),
             self._b(b, k, n, ldb),
-            *_scratch(sharing, defines, blocks),
+            *_scratch(sharing, kernel.defines, blocks),
             Operand("C", c, m, n, ldc, 1, initialised=beta != 0),
         )
 
@@ -128,7 +134,7 @@ class Simulated:
         """B, whose layout the arguments do not tell: it is the matrix, or the transpose of the
         matrix, that is known to lie at that address."""
         arrays = [self._operand(name, array) for name, array in self._arrays.items()]
-        for matrix in reversed([*arrays, *self._results]):
+        for matrix in (*self._results.values(), *arrays):
             strides = {(matrix.rows, matrix.cols): (matrix.row_stride, matrix.col_stride)}
             strides[matrix.cols, matrix.rows] = matrix.col_stride, matrix.row_stride
             if matrix.address != address or (k, n) not in strides:

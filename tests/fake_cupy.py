@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from sgemm import gpu, places, simulator
+from sgemm import gpu, simulator
 from sgemm.compiler import Compiled
 from sgemm.kernel_files import kernel_path
 
@@ -225,10 +225,6 @@ def fake(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(gpu, "compile_kernel", compile_kernel)
     monkeypatch.setattr(gpu, "why_not", lambda arch, gpu: None)
-    monkeypatch.setattr(gpu, "_functions", {})
-    is_on_gpu = places._is_on_gpu  # takes NumPy's arrays and their subclasses for NumPy's
-    monkeypatch.setattr(
-        places, "_is_on_gpu", lambda name, x: isinstance(x, ndarray) or is_on_gpu(name, x)
-    )
+    monkeypatch.setattr(gpu, "_devices", {})
     Function.launches.clear()
     return cupy

@@ -50,13 +50,18 @@ class Place:
     def launches(self) -> Iterator[list[Launch]]:
         """The kernels launched within the context, in order."""
         seen: list[Launch] = []
-        launch = self.backend.launch
+        launch_of = self.backend.launch_of
 
-        def spy(backend, source, entry, defines, blocks, threads, args, *more):
-            seen.append(Launch(entry, dict(defines), tuple(args)))
-            return launch(backend, source, entry, defines, blocks, threads, args, *more)
+        def spy(backend, kernel, blocks, args):
+            launch = launch_of(backend, kernel, blocks, args)
 
-        with mock.patch.object(self.backend, "launch", spy):
+            def launch_seen():
+                seen.append(Launch(kernel.entry, dict(kernel.defines), tuple(args)))
+                launch()
+
+            return launch_seen
+
+        with mock.patch.object(self.backend, "launch_of", spy):
             yield seen
 
 

@@ -12,6 +12,7 @@ import pytest
 import sgemm
 from benchmarks import __main__ as benchmarks
 from sgemm import causes, compiler, gpu, multiply
+from sgemm.places import Kernel
 
 
 class CUDADriverError(RuntimeError):
@@ -121,7 +122,7 @@ class Device:
         pass
 
 
-LAUNCH = ("v0_naive.cu", "sgemm", {"TILE_M": 8, "TILE_N": 32, "THREADS": 256}, 1, 256, ())
+KERNEL = Kernel("v0_naive.cu", "sgemm", {"TILE_M": 8, "TILE_N": 32, "THREADS": 256}, 256)
 
 
 @pytest.mark.case("3.2")
@@ -129,7 +130,7 @@ def test_a_gpu_that_nvrtc_does_not_compile_for(monkeypatch):
     monkeypatch.setattr(compiler, "_release", lambda: (12, 6))
     monkeypatch.setattr(compiler, "architectures", lambda: ["sm_75", "sm_90"])
     with pytest.raises(sgemm.MissingError) as raised:
-        gpu.Gpu(Device()).launch(*LAUNCH)
+        gpu.Gpu(Device()).launch_of(KERNEL, 1, ())
     assert str(raised.value).startswith(
         "GPU 0 (sm_120): compiling for it needs CUDA 12.8 or later, and NVRTC here is 12.6"
     )
@@ -151,7 +152,7 @@ def test_a_driver_that_does_not_load_the_kernel(monkeypatch, status):
     compiled = sgemm.Compiled(b"", 32, 0, 0, "", "13.5")
     monkeypatch.setattr(gpu, "compile_kernel", lambda *arguments: compiled)
     with pytest.raises(sgemm.KernelError) as raised:
-        gpu.Gpu(Device()).launch(*LAUNCH)
+        gpu.Gpu(Device()).launch_of(KERNEL, 1, ())
     message = str(raised.value)
     assert message.startswith(
         f"v0_naive.cu (NVRTC 13.5, driver for CUDA 12.4): CUDA error {status}, "

@@ -87,10 +87,9 @@ def test_a_tile_that_does_not_fit_its_threads(place, version):
     micro_tile = (1, 1) if version.micro_tile == (1, 1) else (8, 4)
     broken = replace(version, tile=(128, 256, 8), threads=128, micro_tile=micro_tile)
     a = place.xp.ones((256, 256), np.float32)
-    with place.launches() as launches, pytest.raises(CompileError) as caught:
+    with pytest.raises(CompileError) as caught:
         sgemm.matmul(a, a, version=broken)
     broken_rules(version, caught.value)
-    assert launches[-1].entry == "sgemm"  # tried, but it could not be compiled
 
 
 @pytest.mark.case("1.14")
