@@ -150,6 +150,20 @@ def test_copies_coalesce(step, order, sectors):
             assert access.units_per_request <= sectors + 1
 
 
+def test_loads_of_a_micro_tile_take_two_wavefronts(version):
+    """Of A and of B: the lanes stand so that those of both agree in pairs."""
+    if version.micro_tile == (1, 1):
+        return
+    m, n, k = version.tile
+    one = trace(version, m, n, 2 * k)
+    loads = {
+        line.shared_loads.units_per_request
+        for (file, _), line in one.lines.items()
+        if file in ("a_row_major.cuh", "a_transposed.cuh") and line.shared_loads.requests
+    }
+    assert loads == {2}
+
+
 def test_what_holds_for_every_version(version):
     shape = m, n, k = 256, 256, 64
     one = trace(version, *shape)
