@@ -1,8 +1,9 @@
-"""A matrix as the kernels see it: an address, a shape and two strides."""
+"""Matrices as the kernels see them: addresses, and how the floats lie there."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,26 +14,35 @@ FLOAT4_BYTES = 16
 MAX_OVERLAP_WORK: Any = 100_000  # then an overlap is assumed; two dimensions need far less
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """rows×cols floats, element (i, j) at ``address + 4 * (i * row_stride + j * col_stride)``.
+@dataclass(frozen=True, eq=False)
+class Form:
+    """How rows×cols floats lie: element (i, j) ``i * row_stride + j * col_stride`` floats after
+    (0, 0), which lies ``offset`` bytes after a 16-byte boundary.
 
-    Strides are in floats, of either sign; the stride of a dimension of size 1 is never used.
-    ``name`` is what messages call it.
+    Strides are of either sign; the stride of a dimension of size 1 is never used. ``form_of`` makes
+    each form once, so what depends on it alone is kept with it and found by identity.
     """
 
-    name: str
-    address: int
     rows: int
     cols: int
     row_stride: int
     col_stride: int
+    offset: int = 0
 
-    def transposed(self) -> "Matrix":
+    def transposed(self) -> "Form":
         """The same floats with rows and columns exchanged."""
-        return Matrix(
-            f"{self.name}.T", self.address, self.cols, self.rows, self.col_stride, self.row_stride
-        )
+        return form_of(self.cols, self.rows, self.col_stride, self.row_stride, self.offset)
+
+    def packed(self, layout: Layout) -> "Form":
+        """As many floats with rows (columns) that are contiguous and allow float4."""
+        if layout == "row":
+            return form_of(self.rows, self.cols, padded(self.cols), 1)
+        return form_of(self.rows, self.cols, 1, padded(self.rows))
+
+    @property
+    def floats(self) -> int:
+        """The size of a packed form, with its padding."""
+        return max(self.rows * self.row_stride, self.cols * self.col_stride)
 
     def is_contiguous(self, layout: Layout) -> bool:
         """Whether each row (column) is contiguous, as a kernel that reads ``layout`` expects."""
@@ -52,8 +62,9 @@ class Matrix:
 
     def allows_float4(self, layout: Layout) -> bool:
         """Whether every row (column) starts on a 16-byte boundary, as float4 accesses need."""
-        return self.address % FLOAT4_BYTES == 0 and self.leading_dimension(layout) % 4 == 0
+        return self.offset % FLOAT4_BYTES == 0 and self.leading_dimension(layout) % 4 == 0
 
+    @cached_property
     def repeats_an_element(self) -> bool:
         """Whether two different (i, j) share an address."""
         if self.rows * self.cols <= 1:
@@ -65,22 +76,39 @@ class Matrix:
         down, across = abs(self.col_stride) // divisor, abs(self.row_stride) // divisor
         return down < self.rows and across < self.cols
 
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """Where its lowest element starts and its highest one ends, in bytes from (0, 0)."""
+        down, across = (self.rows - 1) * self.row_stride, (self.cols - 1) * self.col_stride
+        start = FLOAT_BYTES * (min(down, 0) + min(across, 0))
+        return start, start + FLOAT_BYTES * (abs(down) + abs(across) + 1)
+
+
+form_of = lru_cache(4096)(Form)
+
+
+class Matrix(NamedTuple):
+    """Floats of a form, (0, 0) at ``address``. ``name`` is what messages call it."""
+
+    name: str
+    address: int
+    form: Form
+
+    def transposed(self) -> "Matrix":
+        """The same floats with rows and columns exchanged."""
+        return Matrix(f"{self.name}.T", self.address, self.form.transposed())
+
     def overlaps(self, other: "Matrix") -> bool:
         """Whether the two share an element; disjoint slices of one buffer do not."""
-        start, end = self._span()
-        others_start, others_end = other._span()
-        if end <= others_start or others_end <= start:
+        start, end = self.form.span
+        others_start, others_end = other.form.span
+        distance = other.address - self.address
+        if distance + others_end <= start or end <= distance + others_start:
             return False
         try:
             return np.shares_memory(_Addresses(self), _Addresses(other), MAX_OVERLAP_WORK)
         except np.exceptions.TooHardError:
             return True
-
-    def _span(self) -> tuple[int, int]:
-        """Where its lowest element starts and its highest one ends."""
-        down, across = (self.rows - 1) * self.row_stride, (self.cols - 1) * self.col_stride
-        start = self.address + FLOAT_BYTES * (min(down, 0) + min(across, 0))
-        return start, start + FLOAT_BYTES * (abs(down) + abs(across) + 1)
 
 
 def padded(length: int) -> int:
@@ -92,10 +120,11 @@ class _Addresses:
     """Lets NumPy solve for shared addresses; the memory behind them is never touched."""
 
     def __init__(self, matrix: Matrix) -> None:
+        form = matrix.form
         self.__array_interface__ = {
             "version": 3,
             "typestr": "<f4",
             "data": (matrix.address, True),
-            "shape": (matrix.rows, matrix.cols),
-            "strides": (matrix.row_stride * FLOAT_BYTES, matrix.col_stride * FLOAT_BYTES),
+            "shape": (form.rows, form.cols),
+            "strides": (form.row_stride * FLOAT_BYTES, form.col_stride * FLOAT_BYTES),
         }

@@ -8,7 +8,7 @@ import logging
 import os
 from ctypes import c_float
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ import numpy as np
 from .causes import cuda_errors_explained
 from .errors import ArgumentError, ArgumentTypeError
 from .gpu import Gpu, read_scalar
-from .ladder import LADDER, Layout, Plan, Version, fastest
-from .matrix import FLOAT_BYTES, Matrix, padded
+from .ladder import LADDER, Version, fastest
+from .matrix import FLOAT4_BYTES, FLOAT_BYTES, Matrix, form_of
 from .places import ACCEPTED, Kernel, Launch, Place, is_on_gpu, offers_gpu_memory
+from .recipe import Recipe, recipe_for
 from .simulated import Simulated
 from .versions import resolve
 
@@ -33,10 +34,6 @@ COPY_TILE = 32
 THREADS = 256  # of the copying and the scaling kernel
 COPY = Kernel("copy_strided.cu", "copy_strided", {"TILE": COPY_TILE, "THREADS": THREADS}, THREADS)
 SCALE = Kernel("scale.cu", "scale", {"THREADS": THREADS}, THREADS)
-
-# An operand whose rows do not all start on a 16-byte boundary rules float4 out. From this K on a
-# copy that has them aligned costs less than the scalar path (docs/alignment.md has the figures).
-ALIGNED_COPY_MIN_K = 256
 
 
 class Prepared:
@@ -134,14 +131,14 @@ def _prepare(
     place, arrays = locate(a, b, out)
     a_matrix = _matrix(place, "a", a, arrays["a"])
     b_matrix = _matrix(place, "b", b, arrays["b"])
-    m, n, k = a_matrix.rows, b_matrix.cols, a_matrix.cols
-    if k != b_matrix.rows:
-        rows = b_matrix.rows
-        raise ArgumentError(f"b: has {rows} rows where a has {k} columns; K must be the same")
+    m, k = a_matrix.form.rows, a_matrix.form.cols
+    k_of_b, n = b_matrix.form.rows, b_matrix.form.cols
+    if k != k_of_b:
+        raise ArgumentError(f"b: has {k_of_b} rows where a has {k} columns; K must be the same")
     if out is not None:
         c = _matrix(place, "out", out, arrays["out"])
-        if (c.rows, c.cols) != (m, n):
-            raise ArgumentError(f"out: has shape {(c.rows, c.cols)}; a @ b has {(m, n)}")
+        if (c.form.rows, c.form.cols) != (m, n):
+            raise ArgumentError(f"out: has shape {arrays['out'].shape}; a @ b has {(m, n)}")
         _check_out(c, a_matrix, b_matrix)
     chosen = _choose(requested, place, m, n, k)
     reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
@@ -158,8 +155,10 @@ def _prepare(
         if m and n:
             log.debug("%dx%dx%d on %s with %s", m, n, k, place.name, chosen.name)
             if reads_ab:
-                product = chosen, ab_scale, a_matrix, b_matrix, c_scale, c
-                launches = _multiply(place, *product, reusable)
+                forms = a_matrix.form, b_matrix.form, c.form
+                found = recipe_for(chosen, *forms, place.multiprocessors)
+                scaled = ab_scale, a_matrix, b_matrix, c_scale, c
+                launches = _multiply(place, found, *scaled, reusable)
             elif c_scale != 1:
                 launches = [_scale(place, c_scale, c)]
     return Prepared(place, launches, out, (a, b, *arrays.values()))
@@ -185,7 +184,7 @@ def locate(a: Any, b: Any, out: Any) -> tuple[Place, dict[str, Any]]:
 
 def _multiply(
     place: Place,
-    version: Version,
+    recipe: Recipe,
     alpha: np.float32,
     a: Matrix,
     b: Matrix,
@@ -193,100 +192,49 @@ def _multiply(
     c: Matrix,
     reusable: bool,
 ) -> list[Launch]:
-    """C = alpha * A @ B + beta * C, copying what the version cannot read or write itself."""
-    copies = _copies(version, a, b, c)
-    if copies:  # C.T = B.T @ A.T may need fewer, as for Fortran's layouts
-        transposed = b.transposed(), a.transposed(), c.transposed()
-        if len(copies_transposed := _copies(version, *transposed)) < len(copies):
-            (a, b, c), copies = transposed, copies_transposed
+    """C = alpha * A @ B + beta * C."""
+    if recipe.transposed:
+        a, b, c = b.transposed(), a.transposed(), c.transposed()
     launches = []
-
-    def workspace(matrix: Matrix, layout: Layout) -> Matrix:
-        log.debug("%s is copied: %s", matrix.name, copies[matrix.name])
-        rows, cols = matrix.rows, matrix.cols
-        distance, count = (padded(cols), rows) if layout == "row" else (padded(rows), cols)
-        address = place.workspace(distance * count, reusable)
-        strides = (distance, 1) if layout == "row" else (1, distance)
-        return Matrix(matrix.name, address, rows, cols, *strides)
-
-    def readable(matrix: Matrix, layout: Layout) -> Matrix:
-        if matrix.name not in copies:
-            return matrix
-        converted = workspace(matrix, layout)
-        launches.append(_copy(place, matrix, converted))
-        return converted
-
-    a = readable(a, "row")
-    b = readable(b, version.b_layout)
-    result = c
-    if c.name in copies:
-        result = workspace(c, "row")
-        if beta != 0:
-            launches.append(_copy(place, c, result))
-
-    float4 = a.allows_float4("row") or version.a_by_floats
-    float4 &= b.allows_float4(version.b_layout)
-    plan = _plan(version, c.rows, c.cols, a.cols, place.multiprocessors)
-    arguments = (
-        *_int32(c.rows, c.cols, a.cols),
-        alpha,
-        *_operand(a, "row"),
-        *_operand(b, version.b_layout),
-        beta,
-        *_operand(result, "row"),
-    )
-    if version.stream_k:  # which tiles are shared, and where
+    addresses = []
+    for matrix, form, why_copied in zip((a, b, c), recipe.forms, recipe.copies, strict=True):
+        address = matrix.address
+        if why_copied:
+            log.debug("%s is copied: %s", matrix.name, why_copied)
+            address = place.workspace(form.floats, reusable)
+            if matrix is not c or beta != 0:
+                launches.append(_copy(place, matrix, Matrix(matrix.name, address, form)))
+        addresses.append(np.uintp(address))
+    at_a, at_b, at_c = addresses
+    lda, ldb, ldc = recipe.leading
+    arguments: tuple[np.generic, ...] = *recipe.sizes, alpha, at_a, lda, at_b, ldb, beta, at_c, ldc
+    if recipe.stream_k:
         partials = arrivals = 0
-        if plan.shared_tiles:
-            # Two slots of a tile for each block, and a count of arrivals for each micro-tile.
-            floats = 2 * plan.blocks * version.tile[0] * version.tile[1]
-            counts = plan.shared_tiles * version.multipliers
-            partials = place.workspace(floats + counts, reusable)
-            arrivals = partials + floats * FLOAT_BYTES
-            launches.append(place.clearing(arrivals, counts))
-        arguments += (*_int32(plan.shared_tiles), np.uintp(partials), np.uintp(arrivals))
-    launches.append(_launch_of(place, _kernel(version, float4), plan.blocks, arguments))
-    if result is not c:
-        launches.append(_copy(place, result, c))
+        if recipe.arrivals:
+            partials = place.workspace(recipe.partials + recipe.arrivals, reusable)
+            arrivals = partials + recipe.partials * FLOAT_BYTES
+            launches.append(place.clearing(arrivals, recipe.arrivals))
+        shared_tiles = np.int32(recipe.plan.shared_tiles)
+        arguments += shared_tiles, np.uintp(partials), np.uintp(arrivals)
+    launches.append(_launch_of(place, recipe.kernel, recipe.plan.blocks, arguments))
+    if recipe.copies[-1]:
+        launches.append(_copy(place, Matrix(c.name, int(at_c), recipe.forms[-1]), c))
     return launches
-
-
-@lru_cache(4096)
-def _plan(version: Version, m: int, n: int, k: int, multiprocessors: int) -> Plan:
-    return version.plan(m, n, k, multiprocessors)
-
-
-@cache
-def _kernel(version: Version, float4: bool) -> Kernel:
-    defines = version.defines(float4)
-    return Kernel(version.source, "sgemm", defines, version.threads, version.dynamic_shared_bytes)
-
-
-def _copies(version: Version, a: Matrix, b: Matrix, c: Matrix) -> dict[str, str]:
-    """Which matrices the version's kernel cannot read or write where they are, and why."""
-    float4_pays = version.float4 and a.cols >= ALIGNED_COPY_MIN_K
-    by_float4s = (b,) if version.a_by_floats else (a, b)
-    layouts: tuple[tuple[Matrix, Layout], ...] = (a, "row"), (b, version.b_layout), (c, "row")
-    reasons = {}
-    for matrix, layout in layouts:
-        if not matrix.is_contiguous(layout):
-            reasons[matrix.name] = f"{version.name} takes it by {layout}s, which are not contiguous"
-        elif float4_pays and matrix in by_float4s and not matrix.allows_float4(layout):
-            reasons[matrix.name] = f"its {layout}s do not all start on 16-byte boundaries"
-    return reasons
 
 
 def _copy(place: Place, source: Matrix, target: Matrix) -> Launch:
     """target = source, between any two layouts."""
-    blocks = -(-source.rows // COPY_TILE) * -(-source.cols // COPY_TILE)
-    arguments = *_int32(source.rows, source.cols), *_pointer(source), *_pointer(target)
+    rows, cols = source.form.rows, source.form.cols
+    blocks = -(-rows // COPY_TILE) * -(-cols // COPY_TILE)
+    arguments = *_int32(rows, cols), *_pointer(source), *_pointer(target)
     return _launch_of(place, COPY, blocks, arguments)
 
 
 def _scale(place: Place, beta: np.float32, c: Matrix) -> Launch:
     """C = beta * C."""
-    blocks = -(-c.rows * c.cols // THREADS)
-    return _launch_of(place, SCALE, blocks, (*_int32(c.rows, c.cols), beta, *_pointer(c)))
+    rows, cols = c.form.rows, c.form.cols
+    blocks = -(-rows * cols // THREADS)
+    return _launch_of(place, SCALE, blocks, (*_int32(rows, cols), beta, *_pointer(c)))
 
 
 def _launch_of(
@@ -310,19 +258,14 @@ def _with_assertions(kernel: Kernel) -> Kernel:
     return replace(kernel, defines={**kernel.defines, "SGEMM_DEBUG": 1})
 
 
-@lru_cache(4096)
 def _int32(*values: int) -> tuple[np.int32, ...]:
     return tuple(map(np.int32, values))
 
 
-def _operand(matrix: Matrix, layout: Layout) -> tuple[np.generic, ...]:
-    """Address and leading dimension, as the versions of the ladder expect them."""
-    return np.uintp(matrix.address), np.int64(matrix.leading_dimension(layout))
-
-
 def _pointer(matrix: Matrix) -> tuple[np.generic, ...]:
     """Address and both strides, as the copying and the scaling kernel expect them."""
-    return np.uintp(matrix.address), np.int64(matrix.row_stride), np.int64(matrix.col_stride)
+    form = matrix.form
+    return np.uintp(matrix.address), np.int64(form.row_stride), np.int64(form.col_stride)
 
 
 def _scalar(name: str, value: Any) -> np.float32:
@@ -383,11 +326,12 @@ def _matrix(place: Place, name: str, given: Any, array: Any) -> Matrix:
             f"{name}: its address {address:#x} is not a multiple of {FLOAT_BYTES} bytes; "
             f"pass {name}.copy()"
         )
-    return Matrix(name, address, rows, cols, row_stride // FLOAT_BYTES, col_stride // FLOAT_BYTES)
+    strides = row_stride // FLOAT_BYTES, col_stride // FLOAT_BYTES
+    return Matrix(name, address, form_of(rows, cols, *strides, address % FLOAT4_BYTES))
 
 
 def _check_out(c: Matrix, *operands: Matrix) -> None:
-    if c.repeats_an_element():
+    if c.form.repeats_an_element:
         raise ArgumentError("out: some of its elements share an address; pass a matrix of its own")
     for operand in operands:
         if c.overlaps(operand):

@@ -14,7 +14,7 @@ from places import Place
 
 import sgemm
 from sgemm import Version, ladder, residual
-from sgemm.multiply import ALIGNED_COPY_MIN_K, _plan
+from sgemm.recipe import ALIGNED_COPY_MIN_K, recipe_for
 
 LARGEST_RANDOM = 70
 LARGEST_EDGE = 260
@@ -130,9 +130,9 @@ SHARING = {
 def sharing(when: str) -> Iterator[None]:
     """Share tiles at such costs within the context."""
     with mock.patch.dict(vars(ladder), SHARING[when]):
-        _plan.cache_clear()
+        recipe_for.cache_clear()
         yield
-    _plan.cache_clear()
+    recipe_for.cache_clear()
 
 
 def multiply(problem: Problem, version: Version, place: Place) -> Product:

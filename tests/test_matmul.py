@@ -19,7 +19,7 @@ from problems import Problem, extents, layouts, multiply, problems, sharing, win
 import sgemm
 from sgemm import LADDER, residual, simulator
 from sgemm.kernel_files import kernel_path
-from sgemm.multiply import ALIGNED_COPY_MIN_K
+from sgemm.recipe import ALIGNED_COPY_MIN_K
 
 case = pytest.mark.case
 

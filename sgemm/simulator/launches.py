@@ -15,7 +15,6 @@ import numpy as np
 
 from ..errors import ArgumentError, KernelError, MissingError
 from ..kernel_files import kernels_folder
-from ..matrix import Matrix
 from . import c_structures as c
 from .build import HEADER, build
 from .counts import Counts, read_counts
@@ -39,10 +38,16 @@ _LETTERS = {
 
 
 @dataclass(frozen=True)
-class Operand(Matrix):
-    """A matrix that a launch uses; ``initialised`` says whether it may be read before it is
-    written, ``scratch`` whether any block may write all of it."""
+class Operand:
+    """A matrix that a launch uses, its strides in floats; ``initialised`` says whether it may be
+    read before it is written, ``scratch`` whether any block may write all of it."""
 
+    name: str
+    address: int
+    rows: int
+    cols: int
+    row_stride: int
+    col_stride: int
     initialised: bool = True
     scratch: bool = False
 
