@@ -47,8 +47,9 @@ _FIRST_WORDS = {
 """Kind of instruction to the words that its opcodes begin with."""
 
 _WINDOW = 3  # cycles in which an instruction's operands are read
-SHARED_LOAD_CYCLES = 23
-"""No load from shared memory has its result sooner (Huerta et al., arXiv 2503.20481, table 2)."""
+SHARED_LOAD_CYCLES = 24
+"""No load from shared memory whose address is in a register has its result sooner (Huerta et al.,
+arXiv 2503.20481, table 2)."""
 SOURCES_CYCLES = 9
 """No memory access has read its registers sooner (there)."""
 

@@ -216,7 +216,7 @@ def test_what_removing_the_waits_gains_is_as_measured():
     ceilings, measured = (
         found["v4"][kind] / found["v3"][kind] for kind in ("ceiling_after_stalls", "measured")
     )
-    assert ceilings == pytest.approx(measured, rel=0.02)
+    assert ceilings == pytest.approx(measured, rel=0.03)
 
 
 def test_the_page_states_what_the_model_says():

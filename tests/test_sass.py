@@ -245,14 +245,14 @@ def test_a_warp_waits_as_long_as_it_is_stalled():
 
 def test_a_warp_waits_for_what_it_has_loaded():
     load = ("LDS R1, [R9]", 2, 0, NONE, ())
-    assert sum(sass.issue_gaps(encoded(load, (FFMA, 1, NONE, NONE, (0,))))) == 23 + 1
+    assert sum(sass.issue_gaps(encoded(load, (FFMA, 1, NONE, NONE, (0,))))) == 24 + 1
     copy = ("LDGSTS.E [R9], desc[UR4][R4.64]", 2, NONE, 0, ())
     assert sum(sass.issue_gaps(encoded(copy, ("MOV R9, R8", 1, NONE, NONE, (0,))))) == 9 + 1
 
 
 def test_what_is_loaded_for_the_next_pass_is_waited_for_there():
     loop = encoded((FFMA, 1, NONE, NONE, (0,)), ("LDS R1, [R9]", 3, 0, NONE, ()))
-    assert sass.issue_gaps(loop) == [1, 23]
+    assert sass.issue_gaps(loop) == [1, 24]
 
 
 def test_a_barrier_pauses_the_multiplying():
@@ -263,7 +263,7 @@ def test_a_barrier_pauses_the_multiplying():
         (FFMA, 2, NONE, NONE, ()),
         ("BAR.SYNC 0x0", 6, NONE, NONE, ()),
     )
-    assert sass.pauses(loop) == [(2, 2 + 6 + 23)]
+    assert sass.pauses(loop) == [(2, 2 + 6 + 24)]
     assert sass.pauses(loop[:-1]) == []
 
 
