@@ -1,7 +1,8 @@
 """Hand-written FP32 matrix multiplication: a ladder of CUDA kernels, called from Python.
 
 ``matmul`` multiplies CuPy arrays on their GPU and NumPy arrays in a simulator that runs the same
-kernels on the CPU. ``LADDER`` describes the kernels; ``compile`` compiles one without a GPU.
+kernels on the CPU; ``prepare`` checks and plans a product once, to be launched many times.
+``LADDER`` describes the kernels; ``compile`` compiles one without a GPU.
 Importing the package loads no CUDA library and starts no driver.
 """
 
@@ -22,7 +23,7 @@ from .ladder import LADDER, Version
 
 if TYPE_CHECKING:
     from .compiler import Compiled, compile
-    from .multiply import matmul
+    from .multiply import Prepared, matmul, prepare
 
 __all__ = [
     "LADDER",
@@ -34,14 +35,22 @@ __all__ = [
     "KernelError",
     "MissingError",
     "OutOfMemoryError",
+    "Prepared",
     "SgemmError",
     "SimulatorLimitError",
     "Version",
     "compile",
     "matmul",
+    "prepare",
 ]
 
-_HOMES = {"matmul": "multiply", "compile": "compiler", "Compiled": "compiler"}
+_HOMES = {
+    "Compiled": "compiler",
+    "Prepared": "multiply",
+    "compile": "compiler",
+    "matmul": "multiply",
+    "prepare": "multiply",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -198,6 +198,20 @@ PYTHON_FAULTS = (
         "v0 or v2 or v5 or beta_1 or test_rejections",
     ),
     Faults(
+        "sgemm/multiply.py",
+        ("test_prepare.py",),
+        (
+            (
+                "counts not cleared",
+                "launches.append(place.clearing(arrivals, recipe.arrivals))",
+                "pass",
+            ),
+            ("matrices not kept", "(a, b, *arrays.values())", "()"),
+            ("a graph's workspaces for all graphs", "reusable=True)", "reusable=False)"),
+            ("the streams of owners forgotten", "            self._place.hand_back()\n", ""),
+        ),
+    ),
+    Faults(
         "sgemm/recipe.py",
         HOST_TESTS,
         (

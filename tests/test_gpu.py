@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from problems import sharing
 
 import sgemm
 from sgemm import residual
@@ -162,6 +163,30 @@ def test_a_graph_captures_the_product(cupy, version, layout):
         graph.launch(stream)
         stream.synchronize()
         assert_right(out, a, b)
+
+
+def test_a_graph_captures_a_prepared_product(cupy, version):
+    """Its workspaces are there before, and its counts are cleared by every replay."""
+    a, b = random_matrices(cupy, 130, 70, 900)
+    out = cupy.empty((260, 140), np.float32)[::2, ::2]
+    with sharing("always"):
+        launch = sgemm.prepare(a[::-1, ::-1], b[:, ::-1], out=out, version=version)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    pool = cupy.get_default_memory_pool()
+    with stream:
+        used = pool.used_bytes()
+        stream.begin_capture()
+        launch()
+        graph = stream.end_capture()
+        assert pool.used_bytes() == used
+    for seed in (1, 2, 3):
+        a[...], b[...] = random_matrices(cupy, 130, 70, 900, seed)
+        out.fill(np.nan)
+        cupy.cuda.Device().synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        assert_right(out, a[::-1, ::-1], b[:, ::-1])
 
 
 def test_a_graph_captures_arrays_of_other_libraries(cupy, version):

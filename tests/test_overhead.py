@@ -1,0 +1,78 @@
+"""What a warm call costs on the host, counted where that tells: no machine is too slow then."""
+
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from timeit import repeat
+
+import numpy as np
+import pytest
+from fake_cupy import Device, fake
+
+import sgemm
+from sgemm import multiply
+from sgemm.gpu import Gpu
+
+__all__ = ["fake"]  # the fixture
+
+PACKAGE = Path(sgemm.__file__).parent
+CALLS = {"v4": 110, "v7": 120}  # of functions, by a product; some 20 % more than it makes
+CALLS_OF_A_PREPARED_ONE = 12
+SECONDS_TO_CHOOSE = 5e-6
+
+
+@contextmanager
+def calls():
+    """Counts what the package's modules call within the context, by name; not the simulator's."""
+    seen = Counter()
+
+    def count(frame, event, called):
+        if Path(frame.f_code.co_filename).parent == PACKAGE:
+            if event == "call":
+                seen[frame.f_code.co_qualname] += 1
+            elif event == "c_call":
+                seen[called.__qualname__] += 1
+
+    sys.setprofile(count)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.fixture
+def matrices(fake):
+    """Of so many tiles that the blocks of v7 share some on a fake GPU."""
+    a, b = (fake.ones((256, 256), np.float32) for _ in range(2))
+    return {"a": a, "b": b, "out": fake.empty((256, 256), np.float32)}
+
+
+@pytest.mark.parametrize(("version", "most"), CALLS.items())
+def test_a_warm_product_makes_few_calls(matrices, version, most):
+    sgemm.matmul(**matrices, version=version)
+    with calls() as seen:
+        sgemm.matmul(**matrices, version=version)
+    assert 0 < seen.total() <= most, seen
+
+
+@pytest.mark.parametrize("version", CALLS)
+def test_a_prepared_product_makes_hardly_any(matrices, version):
+    launch = sgemm.prepare(**matrices, version=version)
+    launch()
+    with calls() as seen:
+        launch()
+    assert 0 < seen.total() <= CALLS_OF_A_PREPARED_ONE, seen
+
+
+def test_a_warm_product_asks_the_driver_nothing(matrices, monkeypatch):
+    sgemm.matmul(**matrices)
+    for name in ("attributes", "compute_capability"):
+        monkeypatch.delattr(Device, name)
+    sgemm.matmul(**matrices)
+
+
+def test_choosing_takes_no_time(fake):
+    place = Gpu(Device())
+    seconds = repeat(lambda: multiply._choose(None, place, 300, 200, 100), number=100)
+    assert min(seconds) / 100 < SECONDS_TO_CHOOSE
