@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from .gpu import NoGpuError
 
-COMMANDS = ("table", "sweep", "gate", "calibrate", "profile", "ceiling")
+COMMANDS = ("table", "sweep", "tune", "gate", "calibrate", "profile", "counters", "ceiling")
 """The modules that are commands: each has ``add_parser(commands)`` and ``run(options)``."""
 
 

@@ -119,7 +119,8 @@ def _measure(
 ) -> dict[str, Any]:
     import cupy
 
-    from sgemm.ladder import LADDER, fastest
+    from sgemm.choices import choose
+    from sgemm.ladder import LADDER
 
     shape = problem.m, problem.n, problem.k
     names = tuple(
@@ -128,7 +129,7 @@ def _measure(
         if device.compute_capability >= version.min_compute_capability
     )
     multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-    chosen = LADDER[fastest(names, *shape, multiprocessors)]
+    chosen = choose(names, *shape, device.name, multiprocessors)
     plan = chosen.plan(*shape, multiprocessors)
     row = {
         "problem": problem.name,

@@ -37,6 +37,11 @@ class _Device:
         self.functions: dict[Kernel, Any] = {}
 
     @cached_property
+    def gpu_name(self) -> str:
+        properties = _cupy().cuda.runtime.getDeviceProperties(self._device.id)
+        return str(properties["name"].decode())
+
+    @cached_property
     def multiprocessors(self) -> int:
         return int(self._device.attributes["MultiProcessorCount"])
 
@@ -75,6 +80,10 @@ class Gpu:
             raise ArgumentError("out: is read-only; pass an array that can be written")
         streams = {stream for x in lent if (stream := _owners_stream(x)) is not None}
         return cls(device, streams), arrays
+
+    @property
+    def gpu_name(self) -> str:
+        return self._device.gpu_name
 
     @property
     def multiprocessors(self) -> int:

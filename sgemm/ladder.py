@@ -8,12 +8,14 @@ To add a version, write its ``.cu`` file and append an entry. The article figure
 4096x4096x4096 on the card of the article that the ladder comes from (30 to 40 TFLOPS of FP32 peak).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 Layout = Literal["row", "column"]
 
+
+FLOAT_BYTES = 4
 
 # What it costs blocks to share a tile, in steps of k that its block could multiply meanwhile: once,
 # and for each block that takes part. Measured on an H200.
@@ -78,6 +80,40 @@ class Version:
         tile_m, tile_n, _ = self.tile
         micro_m, micro_n = self.micro_tile
         return tile_m * tile_n * self.slices // (micro_m * micro_n)
+
+    def reshaped(
+        self,
+        tile: tuple[int, int, int],
+        micro_tile: tuple[int, int],
+        blocks_per_sm: int,
+        stages: int,
+        slices: int,
+    ) -> "Version":
+        """The same kernel with other tiles, with what follows from them: ``threads``, of which as
+        many as here do something else than multiply, and ``dynamic_shared_bytes``.
+
+        The kernel's own assertions tell whether it can have them. ``shared_bytes`` stays as it is
+        here: the compiler tells what such a kernel declares.
+        """
+        other = replace(
+            self,
+            tile=tile,
+            micro_tile=micro_tile,
+            blocks_per_sm=blocks_per_sm,
+            stages=stages,
+            slices=slices,
+        )
+        threads = other.multipliers + self.threads - self.multipliers
+        shared_bytes = 0
+        if self.dynamic_shared_bytes:
+            tile_m, tile_n, tile_k = tile
+            lanes_m = 2 if slices == 4 else 4
+            lanes_n = 32 // slices // lanes_m
+            padding = 4 if slices == 1 else 4 * (lanes_m + lanes_n)  # kernels/a_transposed.cuh
+            shared_bytes = FLOAT_BYTES * stages * tile_k * (tile_m + tile_n + padding)
+            if not self.stream_k:  # in the end each warp leaves its sums there
+                shared_bytes = max(shared_bytes, FLOAT_BYTES * (threads // 32) * tile_m * tile_n)
+        return replace(other, threads=threads, dynamic_shared_bytes=shared_bytes)
 
     def tiles(self, m: int, n: int) -> int:
         """How many tiles an m×n result has."""

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from .causes import cuda_errors_explained
+from .choices import choose
 from .errors import ArgumentError, ArgumentTypeError
 from .gpu import Gpu, read_scalar
-from .ladder import LADDER, Version, fastest
+from .ladder import LADDER, Version
 from .matrix import FLOAT4_BYTES, FLOAT_BYTES, Matrix, form_of
 from .places import ACCEPTED, Kernel, Launch, Place, is_on_gpu, offers_gpu_memory
 from .recipe import Recipe, recipe_for
@@ -341,7 +342,7 @@ def _check_out(c: Matrix, *operands: Matrix) -> None:
 def _choose(requested: Version | None, place: Place, m: int, n: int, k: int) -> Version:
     """The version asked for, or the one of the ladder that should be the fastest here."""
     if requested is None and place.versions:
-        return LADDER[fastest(place.versions, m, n, k, place.multiprocessors)]
+        return choose(place.versions, m, n, k, place.gpu_name, place.multiprocessors)
     chosen = requested or min(LADDER.values(), key=lambda version: version.min_compute_capability)
     if not place.runs(chosen):
         needed = "{}.{}".format(*chosen.min_compute_capability)

@@ -41,6 +41,10 @@ class Place(Protocol):
     """Within it the methods below that allocate or launch are called."""
 
     @property
+    def gpu_name(self) -> str:
+        """What the driver calls the GPU; empty for the simulator."""
+
+    @property
     def multiprocessors(self) -> int:
         """How many SMs there are."""
 

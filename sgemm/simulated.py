@@ -29,6 +29,7 @@ class Simulated:
 
     name = "the simulator"
     context: AbstractContextManager[Any] = nullcontext()
+    gpu_name = ""
     multiprocessors = 6  # few, so that small products have tiles to share
 
     @classmethod

@@ -192,6 +192,7 @@ def fake_cupy():
         funcSetAttribute=lambda function, attribute, value: None,
     )
     cupy.cuda.runtime = SimpleNamespace(
+        getDeviceProperties=lambda device: {"name": b"Fake GPU"},
         CUDARuntimeError=CudaError,
         driverGetVersion=lambda: 13000,
         getDeviceCount=lambda: 2,

@@ -10,7 +10,7 @@ from types import MappingProxyType, ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import gpu, measure, sweep, table, timing
+from benchmarks import gpu, measure, sweep, table, timing, tune
 
 MHZ = 1980
 GPU = gpu.Gpu("Fake GPU", "0000:00:00.0", compute_capability=(9, 0), cuda="13.0")
@@ -107,7 +107,7 @@ class Monitor:
         return gpu.Reading(MHZ, 3201, 350.5, 40, ())
 
     def describe(self):
-        return {"driver": "580.00", "max_sm_mhz": MHZ}
+        return {"driver": "580.00", "max_sm_mhz": MHZ, "max_memory_mhz": 3201}
 
 
 def fake_cupy():
@@ -135,12 +135,13 @@ def fake_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy.cuda", cupy.cuda)
     monkeypatch.setattr(gpu, "find", lambda: GPU)
     monkeypatch.setattr(gpu, "Monitor", Monitor)
-    for module in (measure, sweep, table):
+    for module in (measure, sweep, table, tune):
         monkeypatch.setattr(module, "Cublas", Cublas)
     monkeypatch.setattr(timing.CudaStream, "capture", lambda self, work: work)
     for constant in ("ESTIMATE_SECONDS", "WARM_UP_CAP_SECONDS", "CAP_SECONDS"):
         monkeypatch.setattr(timing, constant, 0.01)
     for module in (measure, table):
         monkeypatch.setattr(module, "CAP_SECONDS", 0.01)
-    monkeypatch.setattr(sweep, "BLOCK_SECONDS", 0.01)
+    for module in (sweep, tune):
+        monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
     return SimpleNamespace(cupy=cupy, Monitor=Monitor, Cublas=Cublas, CudaError=CudaError, MHZ=MHZ)

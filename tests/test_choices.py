@@ -1,0 +1,162 @@
+"""The versions and tiles that were measured to be the fastest, as ``matmul`` finds them."""
+
+import json
+import logging
+from timeit import repeat
+
+import numpy as np
+import pytest
+from fake_cupy import fake
+
+import sgemm
+from sgemm import LADDER, ArgumentError, choices, ladder
+from sgemm.choices import SCHEMA, WITHIN, choose
+from sgemm.gpu import Gpu
+from sgemm.simulated import Simulated
+
+__all__ = ["fake"]  # the fixture
+
+NAMES = tuple(LADDER)
+GPU = "Made-up GPU"
+CHOICE = {
+    "shape": [1000, 1000, 1000],
+    "version": "v3",
+    "tile": [64, 64, 8],
+    "micro_tile": [8, 8],
+    "blocks_per_sm": 4,
+    "stages": 1,
+    "slices": 1,
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of choices."""
+    monkeypatch.setenv("SGEMM_CHOICES", str(tmp_path))
+    choices._choose.cache_clear()
+    choices.load.cache_clear()
+    return tmp_path
+
+
+def write(folder, *found, name="choices.json", **others):
+    content = {"schema": SCHEMA, "gpu": GPU, "choices": list(found)} | others
+    (folder / name).write_text(json.dumps(content))
+
+
+def by_the_rule(m, n, k):
+    return LADDER[ladder.fastest(NAMES, m, n, k, 132)]
+
+
+def test_without_choices_the_rule_decides(monkeypatch):
+    monkeypatch.delenv("SGEMM_CHOICES", raising=False)
+    assert choose(NAMES, 1000, 1000, 1000, GPU, 132) == by_the_rule(1000, 1000, 1000)
+
+
+def test_a_measured_shape_has_its_version_and_tiles(folder):
+    write(folder, CHOICE)
+    chosen = choose(NAMES, 1000, 1000, 1000, GPU, 132)
+    assert chosen == LADDER["v3"].reshaped((64, 64, 8), (8, 8), 4, 1, 1)
+    assert chosen.threads == 64
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_what_is_near_a_measured_shape_is_chosen_as_there(folder, position):
+    write(folder, CHOICE)
+    for size, near in (
+        (int(1000 * WITHIN), True),
+        (int(1000 / WITHIN) + 1, True),
+        (int(1000 * WITHIN) + 1, False),
+        (int(1000 / WITHIN) - 1, False),
+    ):
+        shape = [1000, 1000, 1000]
+        shape[position] = size
+        chosen = choose(NAMES, *shape, GPU, 132)
+        assert (chosen.tile == (64, 64, 8)) == near
+        if not near:
+            assert chosen == by_the_rule(*shape)
+
+
+def test_the_nearest_of_all_files_decides(folder):
+    write(folder, CHOICE, name="a.json")
+    write(folder, CHOICE | {"shape": [1050, 1000, 1000], "tile": [64, 128, 8]}, name="b.json")
+    assert choose(NAMES, 1020, 1000, 1000, GPU, 132).tile == (64, 64, 8)
+    assert choose(NAMES, 1040, 1000, 1000, GPU, 132).tile == (64, 128, 8)
+
+
+def test_only_for_that_gpu_and_those_versions(folder):
+    write(folder, CHOICE)
+    shape = 1000, 1000, 1000
+    assert choose(NAMES, *shape, "Another GPU", 132) == by_the_rule(*shape)
+    others = tuple(name for name in NAMES if name != "v3")
+    assert choose(others, *shape, GPU, 132).name != "v3"
+
+
+def test_nothing_is_near_an_empty_product(folder):
+    write(folder, CHOICE)
+    assert choose(NAMES, 0, 1000, 1000, GPU, 132).tile != (64, 64, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("not JSON", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ("{}", "'schema'"),
+        ('{"schema": "benchmarks/tune/1"}', "its schema is 'benchmarks/tune/1'"),
+        (json.dumps({"schema": SCHEMA, "gpu": GPU}), "'choices'"),
+        (json.dumps({"schema": SCHEMA, "gpu": GPU, "choices": [{}]}), "KeyError"),
+    ],
+)
+def test_a_file_that_is_none(folder, text, reason):
+    (folder / "broken.json").write_text(text)
+    with pytest.raises(ArgumentError, match=r"broken\.json: no choice of tiles .*--save") as caught:
+        choose(NAMES, 1000, 1000, 1000, GPU, 132)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version": "v99"},
+        {"tile": [0, 64, 8]},
+        {"tile": [64, 64]},
+        {"micro_tile": "many"},
+        {"shape": [1000, -1000, 1000]},
+    ],
+)
+def test_a_choice_that_cannot_be(folder, wrong):
+    write(folder, CHOICE | wrong)
+    with pytest.raises(ArgumentError, match="no choice of tiles"):
+        choose(NAMES, 1000, 1000, 1000, GPU, 132)
+
+
+def test_a_folder_that_is_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGEMM_CHOICES", str(tmp_path / "nowhere"))
+    with pytest.raises(ArgumentError, match=r"^SGEMM_CHOICES: .* is no folder; name the one"):
+        choose(NAMES, 1000, 1000, 1000, GPU, 132)
+
+
+def test_matmul_takes_the_choice(folder, monkeypatch, caplog):
+    monkeypatch.setattr(Simulated, "gpu_name", GPU)
+    write(folder, CHOICE | {"shape": [70, 70, 70]})
+    a = np.random.default_rng(0).integers(-8, 8, (70, 70)).astype(np.float32)
+    with caplog.at_level(logging.DEBUG, "sgemm"):
+        assert (sgemm.matmul(a, a) == a @ a).all()
+    assert "'TILE_M': 64, 'TILE_N': 64, 'TILE_K': 8" in caplog.text
+
+
+def test_the_simulator_has_no_choices(folder):
+    (folder / "broken.json").write_text("not JSON")
+    one = np.ones((3, 3), np.float32)
+    assert (sgemm.matmul(one, one) == 3).all()
+
+
+def test_a_choice_costs_less_than_five_microseconds(folder):
+    write(folder, CHOICE)
+    arguments = NAMES, 1000, 1000, 1000, GPU, 132
+    choose(*arguments)
+    assert min(repeat(lambda: choose(*arguments), number=1000, repeat=5)) / 1000 < 5e-6
+
+
+def test_what_a_gpu_is_called(fake):
+    assert Gpu(fake.cuda.Device(1)).gpu_name == "Fake GPU"
