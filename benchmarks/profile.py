@@ -21,7 +21,7 @@ from . import child, gpu
 from .checkout import LADDER
 from .document import document, print_document
 from .measure import CUBLAS, SUBJECTS, by_version
-from .problems import PROBLEMS
+from .problems import PROBLEMS, Problem, parse
 
 PROBLEM = PROBLEMS["4096x4096x4096"]
 TIMEOUT_SECONDS = 300.0
@@ -75,6 +75,8 @@ STALLS = {
 """How many warps, on average, are in that state when a scheduler issues. Named one by one, as some
 GPUs have parts of these under longer names, which must not count twice."""
 
+METRICS = tuple(metric for group in (STALLS, PIPES, RATES, COUNTS) for metric in group.values())
+
 _READY = ("selected", "not_selected")  # the warp could issue: it waits for nothing
 _SECONDS = {"s": 1.0, "second": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "nsecond": 1e-9}
 CAUSES = {
@@ -115,24 +117,9 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Profile and print; raises NoGpuError or ProfilerError where nothing can be told."""
-    device = gpu.find()
-    if device is None:
-        raise gpu.NoGpuError("there is no GPU, and only a GPU can be profiled")
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        raise ProfilerError("Nsight Compute is not installed: there is no ncu on the PATH")
-    monitor = gpu.Monitor(device)
-    monitor.require_alone(own_processes=0)
-    surroundings = {
-        "gpu": device.name,
-        "compute_capability": "{}.{}".format(*device.compute_capability),
-        "cuda": device.cuda,
-        **monitor.describe(),
-        "nsight_compute": _version(ncu),
-        "clocks": "as they were: not locked",
-        "problem": PROBLEM.name,
-    }
-    rows = [row(subject, _profile(ncu, subject)) for subject in options.version or SUBJECTS]
+    device, ncu = find()
+    surroundings = {**describe(device, ncu), "problem": PROBLEM.name}
+    rows = [row(subject, measure(ncu, subject)) for subject in options.version or SUBJECTS]
     if options.json:
         print_document(document("profile", surroundings, rows))
     else:
@@ -140,12 +127,38 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def find() -> tuple[gpu.Gpu, str]:
+    """The GPU, which nobody else uses, and the path of Nsight Compute; raises NoGpuError, or
+    ProfilerError."""
+    device = gpu.find()
+    if device is None:
+        raise gpu.NoGpuError("there is no GPU, and only a GPU can be profiled")
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise ProfilerError("Nsight Compute is not installed: there is no ncu on the PATH")
+    gpu.Monitor(device).require_alone(own_processes=0)
+    return device, ncu
+
+
+def describe(device: gpu.Gpu, ncu: str) -> dict[str, Any]:
+    """What the figures were measured with."""
+    return {
+        "gpu": device.name,
+        "compute_capability": "{}.{}".format(*device.compute_capability),
+        "cuda": device.cuda,
+        **gpu.Monitor(device).describe(),
+        "nsight_compute": _version(ncu),
+        "clocks": "as they were: not locked",
+    }
+
+
 def answer(
     args: Sequence[str], keys: Sequence[str], emit: Callable[[str, child.Record], None]
 ) -> None:
-    """What the profiled process does: one product of the subject ``args[0]``, the second, within
-    the range that the profiler looks at."""
-    (subject,) = args
+    """What the profiled process does: one product of the subject ``args[0]``, on the problem
+    ``args[1]`` if there is one, the second, within the range that the profiler looks at."""
+    subject, *name = args
+    problem = parse(*name) if name else PROBLEM
     (key,) = keys
     import cupy
     from cupy.cuda import runtime
@@ -154,8 +167,8 @@ def answer(
     from .timing import CudaStream
 
     with CudaStream() as stream:
-        operands = Operands(PROBLEM, _native_b(subject), random_values(Operands.floats(PROBLEM)))
-        out = cupy.empty((PROBLEM.m, PROBLEM.n), cupy.float32)
+        operands = Operands(problem, _native_b(subject), random_values(Operands.floats(problem)))
+        out = cupy.empty((problem.m, problem.n), cupy.float32)
         multiply = _multiply(subject, stream.stream)
         multiply(operands.a[0], operands.b[0], out)  # compiles and loads
         runtime.deviceSynchronize()
@@ -178,12 +191,14 @@ def _multiply(subject: str, stream: Any) -> Callable[[Any, Any, Any], Any]:
     return by_version(subject)
 
 
-def _profile(ncu: str, subject: str) -> dict[str, Any]:
+def measure(
+    ncu: str, subject: str, problem: Problem = PROBLEM, metrics: Sequence[str] = METRICS
+) -> dict[str, Any]:
     """The figures of the kernel of one subject, by Nsight Compute's names."""
-    program = child.command(sys.executable, "profile", [subject], ["done"])
+    program = child.command(sys.executable, "profile", [subject, problem.name], ["done"])
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.csv")
-        command = [*profiler(ncu, log), *program]
+        command = [*profiler(ncu, log, metrics), *program]
         try:
             finished = subprocess.run(
                 command,
@@ -202,16 +217,14 @@ def _profile(ncu: str, subject: str) -> dict[str, Any]:
         raise ProfilerError("; ".join([f"{subject}: {error}", *said])) from None
 
 
-def profiler(ncu: str, log: Path) -> list[str]:
+def profiler(ncu: str, log: Path, metrics: Sequence[str] = METRICS) -> list[str]:
     """The command line of Nsight Compute, to be followed by the program's."""
-    groups = (STALLS, PIPES, RATES, COUNTS)
-    metrics = [DURATION, *(metric for group in groups for metric in group.values())]
     return [
         ncu,
         "--clock-control=none",  # the clocks that every other figure is measured at
         "--profile-from-start=off",
         "--target-processes=all",
-        f"--metrics={','.join(metrics)}",
+        f"--metrics={','.join([DURATION, *metrics])}",
         "--csv",
         "--page=raw",
         "--print-units=base",

@@ -3,7 +3,7 @@
 import ctypes
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from math import nan
 from typing import Any
@@ -143,6 +143,17 @@ class Simulated:
             if ldb in strides[k, n] or 1 in (k, n):
                 return Operand("B", address, k, n, *strides[k, n])
         raise ArgumentError(f"args: no {k}×{n} matrix is known at B's address {address:#x}")
+
+
+@contextmanager
+def simulated_sms(count: int) -> Iterator[None]:
+    """Let the simulated GPU have so many SMs within the context."""
+    before = Simulated.multiprocessors
+    Simulated.multiprocessors = count
+    try:
+        yield
+    finally:
+        Simulated.multiprocessors = before
 
 
 def _scratch(sharing: list[int], defines: Mapping[str, int], blocks: int) -> Iterator[Operand]:

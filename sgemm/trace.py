@@ -16,7 +16,7 @@ from . import report, simulator
 from .ladder import Version
 from .matrix import FLOAT_BYTES
 from .multiply import matmul
-from .simulated import Simulated
+from .simulated import Simulated, simulated_sms
 from .simulator.counts import SECTOR_BYTES, WARP, Access, Line, total
 
 ALIGNMENT = 256  # bytes, of the matrices that are traced: what a GPU's allocators give
@@ -99,8 +99,11 @@ class Trace:
         }
 
 
-def trace(version: Version, m: int, n: int, k: int) -> Trace:
-    """Count what the version's kernel asks of memory for an m×n×k product with beta 0.
+def trace(
+    version: Version, m: int, n: int, k: int, multiprocessors: int = Simulated.multiprocessors
+) -> Trace:
+    """Count what the version's kernel asks of memory for an m×n×k product with beta 0, its work
+    dealt out to so many SMs.
 
     B has the layout that the version reads. An old kernel is traced by a version whose source is
     its absolute path. Raises what ``matmul`` raises, SimulatorLimitError for a product that would
@@ -108,7 +111,7 @@ def trace(version: Version, m: int, n: int, k: int) -> Trace:
     """
     a = _aligned(m, k)
     b = _aligned(k, n) if version.b_layout == "row" else _aligned(n, k).T
-    with simulator.counted() as launches:
+    with simulator.counted() as launches, simulated_sms(multiprocessors):
         matmul(a, b, out=_aligned(m, n), version=version)
     (counts,) = (launch for launch in launches if launch.entry == "sgemm")
     lines: dict[tuple[str, int], Line] = {}
@@ -116,7 +119,7 @@ def trace(version: Version, m: int, n: int, k: int) -> Trace:
         key = (place.file, place.line) if place else (counts.kernel, 0)
         lines[key] = lines.get(key, Line()) + line
     together = total(lines.values())
-    plan = version.plan(m, n, k, Simulated.multiprocessors)
+    plan = version.plan(m, n, k, multiprocessors)
     threads = version.threads * plan.blocks
     return Trace(version.name, m, n, k, together, lines, together.barriers / threads)
 

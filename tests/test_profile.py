@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import gpu, problems, profile
+from benchmarks import gpu, profile
 
 pytest_plugins = ["fake_gpu"]
 
@@ -178,7 +178,7 @@ def test_one_document_with_a_row_per_version(machine, capsys, tmp_path):
     assert "--clock-control=none" in arguments
     (metrics,) = [argument for argument in arguments if argument.startswith("--metrics=")]
     assert profile.STALLS["long_scoreboard"] in metrics
-    assert json.loads(arguments[-1]) == [["cublas"], ["done"]]
+    assert json.loads(arguments[-1]) == [["cublas", "4096x4096x4096"], ["done"]]
 
 
 def test_the_table_names_the_bottleneck(machine, capsys, monkeypatch):
@@ -226,7 +226,6 @@ def test_one_warm_product_is_profiled(fake_gpu, monkeypatch, subject):
     runtime.deviceSynchronize = lambda: steps.append("wait")
     runtime.profilerStart = lambda: steps.append("start")
     runtime.profilerStop = lambda: steps.append("stop")
-    monkeypatch.setattr(profile, "PROBLEM", problems.parse("32x32x32"))
     right = profile._multiply
 
     def multiply(subject, stream):
@@ -237,6 +236,6 @@ def test_one_warm_product_is_profiled(fake_gpu, monkeypatch, subject):
 
     monkeypatch.setattr(profile, "_multiply", multiply)
     emitted = {}
-    profile.answer([subject], ["done"], emitted.__setitem__)
+    profile.answer([subject, "32x32x32"], ["done"], emitted.__setitem__)
     assert steps == ["product", "wait", "start", "product", "wait", "stop"]
     assert emitted == {"done": {}}
