@@ -121,10 +121,11 @@ def of_simulator(name: str, problem: Problem) -> dict[str, float]:
     """Counter to what the simulator counts."""
     import cupy
 
+    import sgemm
     from sgemm.trace import trace
 
     sms = cupy.cuda.Device().attributes["MultiProcessorCount"]
-    total = trace(LADDER[name], problem.m, problem.n, problem.k, sms).total
+    total = trace(sgemm.LADDER[name], problem.m, problem.n, problem.k, sms).total
     counts: dict[str, float] = {"multiply_adds": total.fmas}
     for memory, unit in (("global", "sectors"), ("shared", "wavefronts")):
         for kind in ("load", "store"):
