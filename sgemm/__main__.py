@@ -1,4 +1,4 @@
-"""``python -m sgemm``: versions, check, inspect, trace, doctor.
+"""``python -m sgemm``: versions, check, inspect, trace, explain, doctor.
 
 Exit status: 0 all is right; 1 it ran and the answer is bad; 2 it could not tell, with the reason in
 one line on standard error.
@@ -7,6 +7,7 @@ one line on standard error.
 import argparse
 import io
 import os
+import re
 import reprlib
 import sys
 from collections import Counter
@@ -94,10 +95,25 @@ def _parser() -> argparse.ArgumentParser:
     _add_kernels(trace, repeatable)
     trace.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **repeatable)
 
+    explain = commands.add_parser(
+        "explain", help="which version matmul takes for a shape, and what each would do"
+    )
+    explain.set_defaults(run=_explain)
+    explain.add_argument("shape", metavar="MxNxK", type=_sizes, help="such as 1024x64x4096")
+    explain.add_argument(
+        "--sms", metavar="N", type=_positive, help="for a GPU with so many SMs, not the one here"
+    )
+    explain.add_argument(
+        "--cc",
+        metavar="X.Y",
+        type=_capability,
+        help="with --sms: of that compute capability (default: it runs every version)",
+    )
+
     examine = commands.add_parser("doctor", help="examine this machine, and say how to repair it")
     examine.set_defaults(run=_doctor)
 
-    for command in (versions, check, inspect, trace, examine):
+    for command in (versions, check, inspect, trace, explain, examine):
         command.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
@@ -117,6 +133,31 @@ def _seed(text: str) -> int:
             "at most"
         )
     return int(text)
+
+
+def _sizes(text: str) -> tuple[int, int, int]:
+    match = re.fullmatch(r"([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,8})", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{reprlib.repr(text)} is not MxNxK in positive numbers, as 1024x64x4096"
+        )
+    m, n, k = map(int, match.groups())
+    return m, n, k
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,5}", text):
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is not a positive integer")
+    return int(text)
+
+
+def _capability(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,3})\.(\d)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{reprlib.repr(text)} is not a compute capability, such as 9.0"
+        )
+    return int(match[1]), int(match[2])
 
 
 def _versions(options: argparse.Namespace) -> int:
@@ -249,6 +290,41 @@ def _trace(options: argparse.Namespace) -> int:
     if len(traces) == 1:
         trace.print_lines(*traces)
     report.print_notes(trace.FIGURES)
+    return HELD
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from . import explanation
+
+    if options.sms is None:
+        if options.cc is not None:
+            return _cannot_tell(options, "--cc: says of which GPU only together with --sms")
+        from .check import usable_cupy
+
+        cupy = usable_cupy()
+        if cupy is None:
+            reason = doctor.why_no_gpu(doctor.examine())
+            return _cannot_tell(options, f"there is no usable GPU, and no --sms: {reason}")
+        from .gpu import Gpu
+
+        place = Gpu(cupy.cuda.Device())
+        names, gpu_name, multiprocessors = place.versions, place.gpu_name, place.multiprocessors
+    else:
+        gpu_name, multiprocessors = "", options.sms
+        names = tuple(
+            name
+            for name, version in LADDER.items()
+            if options.cc is None or options.cc >= version.min_compute_capability
+        )
+    if not names:
+        return _cannot_tell(options, "that GPU runs no version of the ladder")
+
+    m, n, k = options.shape
+    estimates = explanation.explain(names, m, n, k, gpu_name, multiprocessors)
+    if options.json:
+        report.print_json("explain", doctor.environment(), [asdict(one) for one in estimates])
+    else:
+        explanation.print_table(estimates)
     return HELD
 
 

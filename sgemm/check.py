@@ -124,7 +124,7 @@ class Checker:
         self._sanitize = sanitize
         self._findings: list[simulator.Finding] = []
         self._xp = np
-        cupy = None if sanitize else _usable_cupy()
+        cupy = None if sanitize else usable_cupy()
         if cupy is not None:
             self._xp = cupy
         self.where: Literal["gpu", "simulator"] = "gpu" if cupy else "simulator"
@@ -241,7 +241,7 @@ class _PoisonedBuffer:
         return bool((self._bits == self._poison).all())
 
 
-def _usable_cupy() -> Any:
+def usable_cupy() -> Any:
     """CuPy where it finds a GPU, else None."""
     try:
         import cupy

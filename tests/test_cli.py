@@ -31,7 +31,7 @@ GOOD_HEADER = "// sgemm: TILE_M=8 TILE_N=32 THREADS=256"
 def no_gpu(monkeypatch):
     """As on a machine without a GPU."""
     monkeypatch.delenv("SGEMM_REQUIRE_GPU", raising=False)
-    monkeypatch.setattr(check, "_usable_cupy", lambda: None)
+    monkeypatch.setattr(check, "usable_cupy", lambda: None)
     examine = doctor.examine
     monkeypatch.setattr(doctor, "examine", lambda: examine(doctor.Probes(driver=lambda: None)))
 
