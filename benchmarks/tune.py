@@ -9,9 +9,9 @@ On a GPU those that are left take turns, as in the sweep.
 import argparse
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from statistics import median
@@ -28,7 +28,7 @@ from .timing import CudaStream, Sampler, WrongResultError
 
 BLOCK_SECONDS = 0.3
 ROUNDS = 2  # of a block each
-FAR = 0.85  # of the best ceiling of a version's candidates at a problem
+FAR = 0.9  # of the best ceiling of a version's candidates at a problem
 
 TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))  # M×N
 MICRO_TILES = ((8, 8), (16, 8))
@@ -167,13 +167,23 @@ def _candidates(options: argparse.Namespace, arch: str) -> list[Candidate]:
         versions = [v for v in LADDER.values() if v.peak_share and runs_on(v, arch)]
     reshaped = [(version, other) for version in versions for other in with_other_tiles(version)]
     with ThreadPoolExecutor(os.cpu_count()) as compilers:
-        return list(
-            _progress(
-                compilers.map(lambda pair: examine(pair[0], pair[1], arch), reshaped),
-                "compiling",
-                total=len(reshaped),
-            )
-        )
+        examined = compilers.map(lambda pair: examine(pair[0], pair[1], arch), reshaped)
+        return without_repetitions(_progress(examined, "compiling", total=len(reshaped)))
+
+
+def without_repetitions(tried: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates, with those pruned of which the compiler makes the same as of an earlier one
+    with another number of blocks per SM, where that is all that this number is for."""
+    made: dict[tuple[Any, str], int] = {}
+    found = []
+    for one in tried:
+        version = one.version
+        same = version if version.stream_k else replace(version, blocks_per_sm=1)
+        blocks_per_sm = made.setdefault((same, repr(one.found)), version.blocks_per_sm)
+        if not one.pruned and blocks_per_sm != version.blocks_per_sm:
+            one = replace(one, pruned=f"the same machine code as for {blocks_per_sm} blocks/SM")
+        found.append(one)
+    return found
 
 
 def with_other_tiles(version: Any) -> list[Any]:

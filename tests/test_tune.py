@@ -92,6 +92,18 @@ def test_what_does_not_fit_an_sm_as_often_as_asked_for_is_pruned():
     assert tune._why_not(reshaped("v3", blocks_per_sm=3), found).startswith("an SM holds ")
 
 
+def test_the_same_machine_code_is_timed_once():
+    """Three blocks or four, v5 with tiles of 64×64 has all registers that it can use."""
+    tried = [
+        tune.examine(LADDER["v5"], reshaped("v5", tile=(64, 64, 8), blocks_per_sm=blocks), "sm_90")
+        for blocks in (4, 3, 9)
+    ]
+    assert [one.pruned for one in tried[:2]] == [None, None]
+    first, second, third = tune.without_repetitions(tried)
+    assert (first, third) == (tried[0], tried[2])
+    assert second.pruned == "the same machine code as for 4 blocks/SM"
+
+
 # Without a GPU.
 
 
