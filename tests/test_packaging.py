@@ -14,6 +14,7 @@ import sgemm
 from sgemm.kernel_files import kernels_folder
 
 CHECKOUT = Path(sgemm.__file__).parent.parent
+CHOICES = "sgemm/choices/made-up.json"  # of which the package need have none
 BUILD_NEEDS = ("pyproject.toml", "README.md", "LICENSE", "kernels", "sgemm")
 
 USE = """
@@ -59,6 +60,8 @@ def sources(tmp_path_factory):
             shutil.copytree(path, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif path.exists():
             shutil.copy(path, folder)
+    (folder / CHOICES).parent.mkdir(exist_ok=True)
+    (folder / CHOICES).write_text("{}")
     return folder
 
 
@@ -80,14 +83,14 @@ def files_of_the_package():
     """The package's and the kernels' files as the wheel names them."""
     for root, folder in (("sgemm", CHECKOUT / "sgemm"), ("sgemm/kernels", kernels_folder())):
         for path in folder.rglob("*"):
-            if path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh"):
+            if path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh", ".json"):
                 yield f"{root}/{path.relative_to(folder)}"
 
 
 def test_the_wheel_is_complete(wheel):
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert packed == set(files_of_the_package())
+    assert packed == {*files_of_the_package(), CHOICES}
 
 
 def test_a_wheel(wheel, tmp_path):
