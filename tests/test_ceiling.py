@@ -12,7 +12,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import ceiling as beside
 from benchmarks.checkout import ROOT
-from benchmarks.problems import PROBLEMS, Problem
+from benchmarks.problems import PROBLEMS, Problem, parse
 from sgemm import LADDER, ArgumentError, inspection, sass
 from sgemm.ceiling import GPUS, Gpu, ceiling, gpu_named
 from sgemm.occupancy import MULTIPROCESSORS, Occupancy
@@ -182,7 +182,12 @@ def recorded():
     table = json.loads((ROOT / "docs" / f"table-{MACHINE}.json").read_text())
     problem = table["environment"]["problem"]
     shares += [(r["version"], problem, r["share_of_peak"]) for r in table["rows"]]
-    return [(v, PROBLEMS[p], share) for v, p, share in shares if v in LADDER and p in PROBLEMS]
+    found = [(v, PROBLEMS[p], share) for v, p, share in shares if v in LADDER and p in PROBLEMS]
+    sweep = json.loads((ROOT / "docs" / f"sweep-{MACHINE}.json").read_text())
+    for row in sweep["rows"]:
+        shape = re.match(r"\d+x\d+x\d+", row["problem"])[0]
+        found.append((row["version"], parse(shape), row["gflops"] / H200.peak_gflops))
+    return found
 
 
 def ceiling_of(name, problem):
