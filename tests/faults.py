@@ -163,6 +163,41 @@ PYTHON_FAULTS = (
         "v0 or v2",
     ),
     Faults(
+        "sgemm/choices.py",
+        ("test_choices.py",),
+        (
+            ("a choice for any GPU", 'content["gpu"] != gpu_name', "False"),
+            ("any schema", 'content["schema"] != SCHEMA', "False"),
+            ("a choice however far away", "distance(m, n, k) <= WITHIN", "distance(m, n, k) > 0"),
+            ("the farthest choice", "nearest = min(known", "nearest = max(known"),
+            ("a version that cannot run", "if choice.version.name in names", "if True"),
+            ("sizes that are none", "slices) < 1:", "slices) < -9999:"),
+        ),
+    ),
+    Faults(
+        "sgemm/ceiling.py",
+        ("test_ceiling.py",),
+        (
+            ("producers forgotten", "issued += producers * ", "issued += 0 * "),
+            ("every producer for each", "version.threads / multiplying - 1", "1"),
+            ("a last wave where tiles are shared", "if version.stream_k else", "if False else"),
+            ("pauses beside another block", "if resident == 1:", "if resident:"),
+            ("pauses forgotten", "warps * pass_cycles + idle", "warps * pass_cycles"),
+        ),
+    ),
+    Faults(
+        "benchmarks/tune.py",
+        ("test_tune.py",),
+        (
+            ("spills timed", "if found.spill_bytes:", "if False:"),
+            ("no path without float4", "compile(other, arch, vector=False)", "pass"),
+            ("other warps with tasks", "and other.threads != version.threads", "and False"),
+            ("the slowest saved", "max(of_problem, key", "min(of_problem, key"),
+            ("a wrong result timed", "[] if sampler in wrong else", ""),
+            ("repetitions timed", "blocks_per_sm != version.blocks_per_sm", "False"),
+        ),
+    ),
+    Faults(
         "sgemm/multiply.py",
         ("test_rejections.py", *HOST_TESTS),
         (
