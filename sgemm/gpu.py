@@ -62,12 +62,16 @@ class Gpu:
         self._workspaces: list[Any] = []
         self._of_the_graph: list[int] = []  # the addresses of workspaces
         if device.id not in _devices:
-            _devices[device.id] = _Device(device)
+            _devices.setdefault(device.id, _Device(device))  # another thread may be as far
         self._device = _devices[device.id]
 
     @classmethod
     def of(cls, objects: dict[str, Any]) -> tuple["Gpu", dict[str, Any]]:
-        arrays = {name: _as_cupy(name, x) for name, x in objects.items()}
+        arrays, lent = {}, []
+        for name, x in objects.items():
+            arrays[name] = array = _as_cupy(name, x)
+            if array is not x:
+                lent.append(x)
         device = arrays["a"].device
         for name, array in arrays.items():
             if array.device != device:
@@ -75,8 +79,9 @@ class Gpu:
                     f"{name}: lives on GPU {array.device.id} and a on GPU {device.id}; "
                     "all matrices must live on one device"
                 )
-        lent = [x for name, x in objects.items() if x is not arrays[name]]
-        if lent and "out" in objects and _is_read_only(objects["out"]):
+        if not lent:
+            return cls(device), arrays
+        if "out" in objects and _is_read_only(objects["out"]):
             raise ArgumentError("out: is read-only; pass an array that can be written")
         streams = {stream for x in lent if (stream := _owners_stream(x)) is not None}
         return cls(device, streams), arrays
