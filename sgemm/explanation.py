@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from . import report
 from .choices import choose
-from .ladder import LADDER, Version
+from .ladder import LADDER
 from .matrix import Form, form_of
 from .recipe import recipe_for
 
@@ -52,7 +52,7 @@ def explain(
         versions.append(chosen)
     forms = _in_c_s_order(m, k), _in_c_s_order(k, n), _in_c_s_order(m, n)
     recipes = {version: recipe_for(version, *forms, multiprocessors) for version in versions}
-    costs = {version: _cost(version, recipe.plan.steps) for version, recipe in recipes.items()}
+    costs = {version: version.cost(recipe.plan) for version, recipe in recipes.items()}
     return [
         Estimate(
             version.name,
@@ -72,12 +72,6 @@ def explain(
         )
         for version, recipe in recipes.items()
     ]
-
-
-def _cost(version: Version, steps: float) -> float:
-    """As ``ladder.fastest`` compares them."""
-    tile_m, tile_n, _ = version.tile
-    return steps * tile_m * tile_n * version.blocks_per_sm / version.peak_share
 
 
 def _in_c_s_order(rows: int, cols: int) -> Form:

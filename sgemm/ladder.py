@@ -149,6 +149,11 @@ class Version:
             share(blocks, tiles, -(-tiles * passes // blocks), parts=blocks / tiles + 2)
         return min(plans, key=lambda plan: plan.steps)
 
+    def cost(self, plan: Plan) -> float:
+        """How long a plan keeps an SM busy, up to a factor that all versions share."""
+        tile_m, tile_n, _ = self.tile
+        return plan.steps * tile_m * tile_n * self.blocks_per_sm / self.peak_share
+
     def defines(self, vector: bool) -> dict[str, int]:
         """The compile-time constants of the kernel: macro name to value."""
         tile_m, tile_n, tile_k = self.tile
@@ -308,7 +313,7 @@ LADDER = {
         ),
     )
 }
-"""Version name to version, slowest first."""
+"""Version name to version, in the order in which they were built on each other."""
 
 
 @lru_cache(4096)
@@ -319,8 +324,6 @@ def fastest(names: tuple[str, ...], m: int, n: int, k: int, multiprocessors: int
 
     def cost(name: str) -> float:
         version = LADDER[name]
-        tile_m, tile_n, _ = version.tile
-        steps = version.plan(m, n, k, multiprocessors).steps
-        return steps * tile_m * tile_n * version.blocks_per_sm / version.peak_share
+        return version.cost(version.plan(m, n, k, multiprocessors))
 
     return min(candidates, key=cost) if candidates else names[-1]
