@@ -70,13 +70,12 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Count and print; raises NoGpuError or ProfilerError where nothing can be told."""
+    from sgemm.ladder import names_for
+
     problems = [parse(text) for text in options.problem or PROBLEMS]
     device, ncu = profile.find()
-    names = [
-        name
-        for name in options.version or LADDER
-        if device.compute_capability >= LADDER[name].min_compute_capability
-    ]
+    runnable = names_for(device.compute_capability)
+    names = [name for name in options.version or LADDER if name in runnable]
     known = known_metrics(ncu)
     rows = [
         row

@@ -1,8 +1,8 @@
 """``python -m benchmarks sweep``: ``matmul`` as it chooses for itself, beside cuBLAS, over many
 shapes.
 
-For each shape both take turns in blocks of BLOCK_SECONDS, in which clocks and power settle; figures
-are of the median sample. Short products are replayed from CUDA graphs, and operands rotate through
+For each shape both take turns in blocks of samples, in which clocks and power settle; figures are
+of the median sample. Short products are replayed from CUDA graphs, and operands rotate through
 sets that fill the L2 cache, as for the asv benchmarks.
 """
 
@@ -18,10 +18,7 @@ from .document import document, print_document
 from .measure import by_version
 from .problems import Problem, parse
 from .products import Operands, Product, random_values
-from .timing import CudaStream, Sampler, WrongResultError
-
-BLOCK_SECONDS = 0.3
-ROUNDS = 2  # of a block each
+from .timing import BLOCKS, CudaStream, Sampler, WrongResultError, sample_blocks
 
 SQUARES = (
     *(128, 256, 384, 512, 640, 768, 1000, 1024, 1280, 1536, 2048, 2560, 3072, 4096),
@@ -120,14 +117,10 @@ def _measure(
     import cupy
 
     from sgemm.choices import choose
-    from sgemm.ladder import LADDER
+    from sgemm.ladder import names_for
 
     shape = problem.m, problem.n, problem.k
-    names = tuple(
-        name
-        for name, version in LADDER.items()
-        if device.compute_capability >= version.min_compute_capability
-    )
+    names = names_for(device.compute_capability)
     multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
     chosen = choose(names, *shape, device.name, multiprocessors)
     plan = chosen.plan(*shape, multiprocessors)
@@ -146,11 +139,8 @@ def _measure(
     try:
         for sampler in samplers:
             sampler.prepare()
-        for turn in range(ROUNDS):
-            for sampler in samplers[:: -1 if turn % 2 else 1]:
-                end = sampler.spent_seconds + BLOCK_SECONDS
-                while sampler.spent_seconds < end:
-                    sampler.sample()
+        for turn in range(BLOCKS):
+            sample_blocks(samplers, turn)
         for sampler in samplers:
             sampler.finish()
     except WrongResultError as error:

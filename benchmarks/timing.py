@@ -44,6 +44,9 @@ MAX_SAMPLES = 20
 PRECISION = 0.0007  # the standard error of their mean
 CAP_SECONDS = 0.8  # of timed work
 
+BLOCK_SECONDS = 0.3  # of timed work, of one sampler before the next one's turn
+BLOCKS = 2  # of each, where samplers take turns in blocks
+
 _CLOCK_TOLERANCE = 1.05  # for the reading that is in the cycles, of short batches too
 _LOWEST_CLOCK = 0.1  # of the highest: no GPU at work runs slower
 
@@ -282,6 +285,14 @@ class Sampler:
                 f"{elapsed.cycles:.0f} SM cycles in {elapsed.seconds:.6f} s would be a clock of "
                 f"{mhz:.0f} MHz, and this GPU's highest is {highest} MHz"
             )
+
+
+def sample_blocks(samplers: Sequence[Sampler], turn: int) -> None:
+    """Let each sampler take the samples of a block, every other turn in reverse."""
+    for sampler in samplers[:: -1 if turn % 2 else 1]:
+        end = sampler.spent_seconds + BLOCK_SECONDS
+        while sampler.spent_seconds < end:
+            sampler.sample()
 
 
 def low_end(samples: Sequence[Sample]) -> float:

@@ -24,10 +24,8 @@ from .document import document, print_document
 from .measure import by_version
 from .problems import PROBLEMS, Problem, parse
 from .products import Layout, Operands, Product, random_values
-from .timing import CudaStream, Sampler, WrongResultError
+from .timing import BLOCKS, CudaStream, Sampler, WrongResultError, sample_blocks
 
-BLOCK_SECONDS = 0.3
-ROUNDS = 2  # of a block each
 FAR = 0.9  # of the best ceiling of a version's candidates at a problem
 
 TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))  # M×N
@@ -305,16 +303,11 @@ def _measure(
     wrong: dict[Sampler, str] = {}
     for sampler in _progress(samplers, f"{problem.name}: warming up"):
         _unless_wrong(sampler, sampler.prepare, wrong)
-    for turn in _progress(range(ROUNDS), f"{problem.name}: measuring"):
-        for sampler in samplers[:: -1 if turn % 2 else 1]:
-            if sampler in wrong:
-                continue
-            end = sampler.spent_seconds + BLOCK_SECONDS
-            while sampler.spent_seconds < end:
-                sampler.sample()
-    for sampler in samplers:
-        if sampler not in wrong:
-            _unless_wrong(sampler, sampler.finish, wrong)
+    right = [sampler for sampler in samplers if sampler not in wrong]
+    for turn in _progress(range(BLOCKS), f"{problem.name}: measuring"):
+        sample_blocks(right, turn)
+    for sampler in right:
+        _unless_wrong(sampler, sampler.finish, wrong)
     figures = []
     for sampler in samplers:
         seconds = [] if sampler in wrong else [sample.seconds for sample in sampler.samples]

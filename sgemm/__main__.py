@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from . import doctor, report
 from .errors import SgemmError
-from .ladder import LADDER, Version
+from .ladder import LADDER, Version, names_for
 from .source import from_file
 from .versions import resolve
 
@@ -311,11 +311,7 @@ def _explain(options: argparse.Namespace) -> int:
         names, gpu_name, multiprocessors = place.versions, place.gpu_name, place.multiprocessors
     else:
         gpu_name, multiprocessors = "", options.sms
-        names = tuple(
-            name
-            for name, version in LADDER.items()
-            if options.cc is None or options.cc >= version.min_compute_capability
-        )
+        names = tuple(LADDER) if options.cc is None else names_for(options.cc)
     if not names:
         return _cannot_tell(options, "that GPU runs no version of the ladder")
 

@@ -11,7 +11,7 @@ import numpy as np
 from .causes import cuda_error, of_cupy_import
 from .compiler import Compiled, compile_kernel, why_not
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
-from .ladder import LADDER, Version
+from .ladder import Version, names_for
 from .matrix import FLOAT_BYTES
 from .places import Kernel, Launch, is_cupy_array, unreadable
 
@@ -29,11 +29,7 @@ class _Device:
         self._device = device
         digits = device.compute_capability
         self.compute_capability = int(digits[:-1]), int(digits[-1])
-        self.versions = tuple(
-            name
-            for name, version in LADDER.items()
-            if self.compute_capability >= version.min_compute_capability
-        )
+        self.versions = names_for(self.compute_capability)
         self.functions: dict[Kernel, Any] = {}
 
     @cached_property

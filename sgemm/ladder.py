@@ -316,6 +316,15 @@ LADDER = {
 """Version name to version, in the order in which they were built on each other."""
 
 
+def names_for(compute_capability: tuple[int, int]) -> tuple[str, ...]:
+    """The names of the versions that GPUs of a compute capability can run."""
+    return tuple(
+        name
+        for name, version in LADDER.items()
+        if compute_capability >= version.min_compute_capability
+    )
+
+
 @lru_cache(4096)
 def fastest(names: tuple[str, ...], m: int, n: int, k: int, multiprocessors: int) -> str:
     """Which of these versions computes an m×n×k product soonest on a GPU with so many SMs: by

@@ -138,10 +138,8 @@ def fake_gpu(monkeypatch):
     for module in (measure, sweep, table, tune):
         monkeypatch.setattr(module, "Cublas", Cublas)
     monkeypatch.setattr(timing.CudaStream, "capture", lambda self, work: work)
-    for constant in ("ESTIMATE_SECONDS", "WARM_UP_CAP_SECONDS", "CAP_SECONDS"):
+    for constant in ("ESTIMATE_SECONDS", "WARM_UP_CAP_SECONDS", "CAP_SECONDS", "BLOCK_SECONDS"):
         monkeypatch.setattr(timing, constant, 0.01)
     for module in (measure, table):
         monkeypatch.setattr(module, "CAP_SECONDS", 0.01)
-    for module in (sweep, tune):
-        monkeypatch.setattr(module, "BLOCK_SECONDS", 0.01)
     return SimpleNamespace(cupy=cupy, Monitor=Monitor, Cublas=Cublas, CudaError=CudaError, MHZ=MHZ)
