@@ -13,7 +13,7 @@ import numpy as np
 from .errors import ArgumentError, ArgumentTypeError, SimulatorLimitError
 from .kernel_files import kernel_path
 from .ladder import LADDER, Version
-from .matrix import FLOAT4_BYTES, FLOAT_BYTES
+from .matrix import FLOAT_BYTES
 from .places import Kernel, Launch
 from .simulator import Operand, is_instrumented
 from .simulator import launch as simulator_launch
@@ -22,6 +22,8 @@ from .simulator import launch as simulator_launch
 FMAS_PER_SECOND = 2e8
 OUTPUTS_PER_SECOND = 2e7
 INSTRUMENTED = 8  # times as long, where it checks or counts
+
+ALIGNMENT = 256  # bytes
 
 
 class Simulated:
@@ -74,10 +76,9 @@ class Simulated:
         return int(array.__array_interface__["data"][0])
 
     def workspace(self, words: int, reusable: bool) -> int:
-        memory = np.empty(words * FLOAT_BYTES + FLOAT4_BYTES, np.uint8)
+        memory = aligned(words * FLOAT_BYTES)
         self._workspaces.append(memory)
-        address = self.address(memory)
-        return address + (-address) % FLOAT4_BYTES
+        return self.address(memory)
 
     def clearing(self, address: int, words: int) -> Launch:
         def clear() -> None:
@@ -140,6 +141,14 @@ class Simulated:
             if ldb in strides[k, n] or 1 in (k, n):
                 return Operand("B", address, k, n, *strides[k, n])
         raise ArgumentError(f"args: no {k}×{n} matrix is known at B's address {address:#x}")
+
+
+def aligned(size: int) -> np.ndarray:
+    """So many bytes of memory that begin where a GPU's allocators let theirs begin. With NumPy's,
+    the sectors that a request touches would be another number in every process."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]
 
 
 @contextmanager

@@ -16,10 +16,8 @@ from . import report, simulator
 from .ladder import Version
 from .matrix import FLOAT_BYTES
 from .multiply import matmul
-from .simulated import Simulated, simulated_sms
+from .simulated import Simulated, aligned, simulated_sms
 from .simulator.counts import SECTOR_BYTES, WARP, Access, Line, total
-
-ALIGNMENT = 256  # bytes, of the matrices that are traced: what a GPU's allocators give
 
 FIGURES = {
     "sectors": "of 32 bytes per request of a warp to global memory; in brackets: as few as its "
@@ -174,9 +172,9 @@ def print_lines(one: Trace) -> None:
 
 
 def _aligned(rows: int, cols: int) -> np.ndarray:
-    memory = np.ones(rows * cols * FLOAT_BYTES + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + rows * cols * FLOAT_BYTES].view(np.float32).reshape(rows, cols)
+    matrix = aligned(rows * cols * FLOAT_BYTES).view(np.float32).reshape(rows, cols)
+    matrix.fill(1)
+    return matrix
 
 
 def _per_load(line: Line, loads: Access) -> float | None:

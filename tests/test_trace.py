@@ -187,6 +187,19 @@ def test_what_holds_for_every_version(version):
         assert trace(version, *shape) == one
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_where_memory_lies_changes_no_count(version, shape, monkeypatch):
+    """Workspaces included: the counts of two processes are compared as exact ones."""
+    m, n, k = map(int, shape.split("x"))
+    allocate = np.empty
+
+    def counts(shift):
+        monkeypatch.setattr("numpy.empty", lambda size, _: allocate(size + shift, np.uint8)[shift:])
+        return trace(version, m, n, k)
+
+    assert counts(0) == counts(16) == counts(48) == counts(112)
+
+
 def test_figures_per_load_and_per_thread():
     v0, v2 = (trace(LADDER[name], 256, 64, 128).figures() for name in ("v0", "v2"))
     assert v0["fmas_per_global_load"] == 0.5  # a float of A and one of B for each
