@@ -169,24 +169,30 @@ def _sweep(root: Path) -> str:
     if not path.exists():
         return NOT_MEASURED
     document = json.loads(path.read_text())
+    summary, where = document["summary"], document["environment"]
+    alone = summary.get("of_versions", {})  # a sweep need not have measured any
     lines = [
-        "| M×N×K | version | blocks | shared tiles | GFLOPS | cuBLAS | ratio |",
-        "|---|---|--:|--:|--:|--:|--:|",
+        "| M×N×K | version | blocks | shared tiles | GFLOPS | cuBLAS | ratio |"
+        + "".join(f" {name} |" for name in alone),
+        "|---|---|--:|--:|--:|--:|--:|" + "--:|" * len(alone),
     ]
     for row in document["rows"]:
         if row["wrong"]:
             raise ValueError(f"{path}: {row['problem']}: {row['wrong']}")
         figures = f"{row['gflops']:,.0f} | {row['cublas_gflops']:,.0f}"
+        ratios = [row, *(row["of_versions"][name] for name in alone)]
         lines.append(
             f"| {row['problem'].replace('x', '×')} | {row['version']} | {row['blocks']} "
-            f"| {row['shared_tiles']} | {figures} | {row['ratio_to_cublas']:.3f} |"
+            f"| {row['shared_tiles']} | {figures} "
+            + "".join(f"| {one['ratio_to_cublas']:.3f} " for one in ratios)
+            + "|"
         )
-    summary, where = document["summary"], document["environment"]
     about = (
         f"{where['gpu']}, driver {where['driver']}, CUDA {where['cuda']}, NVRTC {where['nvrtc']}, "
         f"cuBLAS {where['cublas']}. Geometric mean of the ratios {summary['geometric_mean']:.3f}, "
         f"the least {summary['least']:.3f} at {summary['least_problem'].replace('x', '×')}. "
-        f"Samples: [{SWEEP.name}]({SWEEP.name})."
+        + "".join(f"{name} on all of them: {mean:.3f}. " for name, mean in alone.items())
+        + f"Samples: [{SWEEP.name}]({SWEEP.name})."
     )
     return "\n".join([*lines, "", about])
 

@@ -4,6 +4,9 @@ shapes.
 For each shape both take turns in blocks of samples, in which clocks and power settle; figures are
 of the median sample. Short products are replayed from CUDA graphs, and operands rotate through
 sets that fill the L2 cache, as for the asv benchmarks.
+
+Versions that are named stand beside them, each on every shape: what a version adds to the ladder
+shows over all shapes, as it may be meant for few of them.
 """
 
 import argparse
@@ -62,6 +65,13 @@ def add_parser(commands: Any) -> None:
         metavar="MxNxK",
         help=f"a shape, or a problem of the suite; may be repeated (default: {len(PROBLEMS)})",
     )
+    command.add_argument(
+        "--version",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="measure this version on each shape too; may be repeated",
+    )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -73,13 +83,14 @@ def run(options: argparse.Namespace) -> int:
     device = gpu.find()
     if device is None:
         raise gpu.NoGpuError("there is no GPU, and speed is measured on nothing else")
+    versions = _versions(options.version, device)
     monitor = gpu.Monitor(device)
     monitor.require_alone(own_processes=0)
     with CudaStream() as stream:
         cublas = Cublas(stream.stream)
         values = random_values(max(map(Operands.floats, problems)))
         rows = [
-            _measure(problem, device, cublas, stream, monitor, values)
+            _measure(problem, versions, device, cublas, stream, monitor, values)
             for problem in _progress(problems)
         ]
         monitor.require_alone(own_processes=1)
@@ -94,20 +105,40 @@ def run(options: argparse.Namespace) -> int:
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The geometric mean of the ratios to cuBLAS, and the least of them with its problem; None if
-    no row has one."""
-    ratios = {row["problem"]: row["ratio_to_cublas"] for row in rows if row["ratio_to_cublas"]}
-    if not ratios:
-        return {"geometric_mean": None, "least": None, "least_problem": None}
-    least = min(ratios, key=lambda problem: ratios[problem])
+    no row has one. With versions that were named, the geometric mean of each."""
+    right = [row for row in rows if row["ratio_to_cublas"]]
+    if not right:
+        return {"geometric_mean": None, "least": None, "least_problem": None, "of_versions": {}}
+    least = min(right, key=lambda row: row["ratio_to_cublas"])
     return {
-        "geometric_mean": exp(sum(map(log, ratios.values())) / len(ratios)),
-        "least": ratios[least],
-        "least_problem": least,
+        "geometric_mean": _geometric_mean([row["ratio_to_cublas"] for row in right]),
+        "least": least["ratio_to_cublas"],
+        "least_problem": least["problem"],
+        "of_versions": {
+            name: _geometric_mean([row["of_versions"][name]["ratio_to_cublas"] for row in right])
+            for name in right[0]["of_versions"]
+        },
     }
+
+
+def _geometric_mean(ratios: Sequence[float]) -> float:
+    return exp(sum(map(log, ratios)) / len(ratios))
+
+
+def _versions(names: Sequence[str], device: gpu.Gpu) -> dict[str, Any]:
+    """The versions of these names, all of which must run on the GPU."""
+    from sgemm.compiler import require_runs_on
+    from sgemm.versions import resolve
+
+    versions = {name: resolve(name) for name in names}
+    for version in versions.values():
+        require_runs_on(version, "sm_{}{}".format(*device.compute_capability))
+    return versions
 
 
 def _measure(
     problem: Problem,
+    versions: Mapping[str, Any],
     device: gpu.Gpu,
     cublas: Cublas,
     stream: CudaStream,
@@ -127,35 +158,50 @@ def _measure(
     row = {
         "problem": problem.name,
         "version": chosen.name,
+        "tile": chosen.tile,
         "blocks": plan.blocks,
         "shared_tiles": plan.shared_tiles,
     }
+    subjects = {"matmul": by_version(None), "cuBLAS": cublas.multiply}
+    for name, version in versions.items():
+        if version != chosen:
+            subjects[name] = by_version(version)
     operands = Operands(problem, "row", values)
-    samplers = [
-        Sampler(Product(multiply, operands, label), stream, monitor)
-        for label, multiply in (("matmul is ", by_version(None)), ("cuBLAS is ", cublas.multiply))
-    ]
+    samplers = {
+        subject: Sampler(Product(multiply, operands, f"{subject} is "), stream, monitor)
+        for subject, multiply in subjects.items()
+    }
     wrong = None
     try:
-        for sampler in samplers:
+        for sampler in samplers.values():
             sampler.prepare()
         for turn in range(BLOCKS):
-            sample_blocks(samplers, turn)
-        for sampler in samplers:
+            sample_blocks(list(samplers.values()), turn)
+        for sampler in samplers.values():
             sampler.finish()
     except WrongResultError as error:
         wrong = str(error)
-    seconds = [[sample.seconds for sample in sampler.samples] for sampler in samplers]
-    mine, theirs = (None, None) if wrong else map(median, seconds)
+    seconds = {
+        subject: [sample.seconds for sample in sampler.samples]
+        for subject, sampler in samplers.items()
+    }
+
+    def figures(subject: str) -> dict[str, Any]:
+        mine, theirs = (None, None) if wrong else (median(seconds[s]) for s in (subject, "cuBLAS"))
+        return {
+            "gflops": mine and problem.flops / mine / 1e9,
+            "ratio_to_cublas": mine and theirs and theirs / mine,
+            "seconds": seconds[subject],
+        }
+
     return {
         **row,
-        "gflops": mine and problem.flops / mine / 1e9,
-        "cublas_gflops": theirs and problem.flops / theirs / 1e9,
-        "ratio_to_cublas": mine and theirs and theirs / mine,
+        **figures("matmul"),
+        "cublas_gflops": figures("cuBLAS")["gflops"],
+        "cublas_seconds": seconds["cuBLAS"],
+        "of_versions": {name: figures(name if name in subjects else "matmul") for name in versions},
         "wrong": wrong,
-        "seconds": seconds[0],
-        "cublas_seconds": seconds[1],
-        "sm_mhz": [sample.reading.sm_mhz for sample in samplers[0].samples],
+        "sm_mhz": [sample.reading.sm_mhz for sample in samplers["matmul"].samples],
     }
 
 
@@ -177,16 +223,19 @@ def _print_table(
     )
     table.add_column("M×N×K")
     table.add_column("version")
-    for heading in ("blocks", "shared tiles", "GFLOPS", "cuBLAS", "ratio"):
+    names = list(rows[0]["of_versions"])
+    for heading in ("tile", "blocks", "shared tiles", "GFLOPS", "cuBLAS", "ratio", *names):
         table.add_column(heading, justify="right")
     for row in rows:
-        figures = ["wrong", "–", "–"]
+        figures = ["wrong"]
         if not row["wrong"]:
             figures = [f"{row[key]:,.0f}" for key in ("gflops", "cublas_gflops")]
-            figures.append(f"{row['ratio_to_cublas']:.3f}")
+            ratios = [row, *row["of_versions"].values()]
+            figures += [f"{one['ratio_to_cublas']:.3f}" for one in ratios]
         table.add_row(
             row["problem"].replace("x", "×"),
             row["version"],
+            "×".join(map(str, row["tile"])),
             str(row["blocks"]),
             str(row["shared_tiles"]),
             *figures,
@@ -202,3 +251,5 @@ def _print_table(
                 **summary
             )
         )
+        for name, mean in summary["of_versions"].items():
+            console.print(f"{name} on all: geometric mean {mean:.3f}")

@@ -77,7 +77,14 @@ def test_the_sweep_has_a_line_per_shape(root):
         "rows": [{**measured, "ratio_to_cublas": 2.0}],
     }
     (root / readme.SWEEP).write_text(json.dumps(document))
-    assert "| 1×2×3 | v8 | 128 | 0 | 4,000 | 2,000 | 2.000 |" in readme.generate(root)[sweep]
+    assert "| 1×2×3 | v8 | 128 | 0 | 4,000 | 2,000 | 2.000 |\n" in readme.generate(root)[sweep]
+    document["summary"]["of_versions"] = {"v7": 1.5}
+    document["rows"][0]["of_versions"] = {"v7": {"ratio_to_cublas": 1.5}}
+    (root / readme.SWEEP).write_text(json.dumps(document))
+    text = readme.generate(root)[sweep]
+    assert "| cuBLAS | ratio | v7 |\n|---|---|--:|--:|--:|--:|--:|--:|\n" in text
+    assert "| 2,000 | 2.000 | 1.500 |\n" in text
+    assert "v7 on all of them: 1.500. " in text
     document["rows"][0]["wrong"] = "matmul is wrong"
     (root / readme.SWEEP).write_text(json.dumps(document))
     with pytest.raises(ValueError, match="matmul is wrong"):

@@ -1,6 +1,7 @@
 """``python -m benchmarks sweep``."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,37 @@ def test_people_get_a_table_with_the_summary(fake_gpu, capsys, monkeypatch):
     assert "geometric mean" in printed.out
 
 
+def test_named_versions_stand_beside(fake_gpu, capsys):
+    """Each on every shape; the one that is chosen is not measured twice."""
+    options = ("--problem=64x48x33", "--version=v3", "--version=v5")
+    status, printed = run(capsys, "--json", *options)
+    found = json.loads(printed.out)
+    (row,) = found["rows"]
+    assert status == 0
+    assert list(row["of_versions"]) == ["v3", "v5"]
+    for name, figures in row["of_versions"].items():
+        seconds = np.median(figures["seconds"])
+        assert figures["gflops"] == pytest.approx(2 * 64 * 48 * 33 / seconds / 1e9)
+        assert figures["ratio_to_cublas"] == pytest.approx(
+            np.median(row["cublas_seconds"]) / seconds
+        )
+        assert found["summary"]["of_versions"][name] == pytest.approx(figures["ratio_to_cublas"])
+        assert figures["seconds"] != row["seconds"]
+
+    chosen = row["version"]
+    _, printed = run(capsys, "--json", "--problem=64x48x33", f"--version={chosen}")
+    (row,) = json.loads(printed.out)["rows"]
+    assert row["of_versions"][chosen]["seconds"] == row["seconds"]
+
+
+def test_a_version_that_the_gpu_cannot_run(fake_gpu, capsys, monkeypatch):
+    old = replace(sweep.gpu.find(), compute_capability=(7, 5))
+    monkeypatch.setattr(sweep.gpu, "find", lambda: old)
+    status, printed = run(capsys, "--problem=64x48x33", "--version=v6")
+    assert status == 2
+    assert "v6" in printed.err
+
+
 def test_a_wrong_result_has_no_speed(fake_gpu, capsys, monkeypatch):
     def wrong(a, b, *, out, version):
         out[...] = 1
@@ -55,12 +87,19 @@ def test_a_wrong_result_has_no_speed(fake_gpu, capsys, monkeypatch):
 
 def test_the_summary():
     rows = [
-        {"problem": "a", "ratio_to_cublas": 0.5},
-        {"problem": "b", "ratio_to_cublas": 2.0},
-        {"problem": "c", "ratio_to_cublas": None},
+        {
+            "problem": problem,
+            "ratio_to_cublas": mine,
+            "of_versions": {"v1": {"ratio_to_cublas": of}},
+        }
+        for problem, mine, of in (("a", 0.5, 0.1), ("b", 2.0, 0.4), ("c", None, None))
     ]
-    expected = {"geometric_mean": pytest.approx(1), "least": 0.5, "least_problem": "a"}
-    assert sweep.summarise(rows) == expected
+    assert sweep.summarise(rows) == {
+        "geometric_mean": pytest.approx(1),
+        "least": 0.5,
+        "least_problem": "a",
+        "of_versions": {"v1": pytest.approx(0.2)},
+    }
     assert sweep.summarise(rows[2:])["geometric_mean"] is None
 
 
