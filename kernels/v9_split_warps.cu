@@ -19,7 +19,7 @@ union Buffers {
     };
     float sums[WARPS][TILE_M * TILE_N]; // once the tiles are no longer needed
 };
-static_assert(sizeof(Buffers) <= 96 * 1024, "the buffers of both tiles must fit an SM");
+static_assert(sizeof(Buffers) <= 224 * 1024, "the buffers of both tiles must fit an SM");
 
 // C = alpha * A @ B + beta * C: A is M×K, B is K×N, C is M×N, all row-major; the leading
 // dimensions lda, ldb, ldc are in floats. One block computes a TILE_M×TILE_N tile of C.
