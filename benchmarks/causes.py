@@ -1,8 +1,6 @@
 """Why one build of a version is slower than another, as far as machine code and counters tell."""
 
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ def why_slower(version: str, pair: Sequence[Build], fingerprints: Sequence[Recor
 def _profiles(ncu: str, version: str, pair: Sequence[Build]) -> list[str]:
     try:
         rows = [_profile(ncu, version, build) for build in pair]
-    except (profile.ProfilerError, subprocess.TimeoutExpired) as error:
+    except profile.ProfilerError as error:
         return [f"Nsight Compute gave no report: {error}"]
     reasons = list(dict.fromkeys(reason for row in rows for reason in list(row["stalls"])[:4]))
     figures = {
@@ -61,13 +59,11 @@ def _percent(rows: list[dict[str, Any]], group: str, name: str) -> list[str]:
 
 
 def _profile(ncu: str, version: str, build: Build) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log.csv")
-        program = build.command("profile", [version], ["done"])
-        subprocess.run(
-            [*profile.profiler(ncu, log), *program],
-            env={**build.variables, "LC_ALL": "C"},  # 1,234.5 whatever the language
-            capture_output=True,
-            timeout=PROFILE_TIMEOUT_SECONDS,
-        )
-        return profile.row(version, profile.longest_kernel(log.read_text() if log.exists() else ""))
+    kernels = profile.run_profiler(
+        ncu,
+        profile.METRICS,
+        build.command("profile", [version], ["done"]),
+        variables=build.variables,
+        timeout=PROFILE_TIMEOUT_SECONDS,
+    )
+    return profile.row(version, profile.longest_kernel(kernels))

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ RATES = {
     "l1_hit_rate": "l1tex__t_sector_hit_rate.pct",
     "l2_hit_rate": "lts__t_sector_hit_rate.pct",
 }
+# The conflicts are the GPU's own: those with what returns from memory are among them.
 COUNTS = {
     "shared_memory_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -78,7 +80,10 @@ GPUs have parts of these under longer names, which must not count twice."""
 METRICS = tuple(metric for group in (STALLS, PIPES, RATES, COUNTS) for metric in group.values())
 
 _READY = ("selected", "not_selected")  # the warp could issue: it waits for nothing
-_SECONDS = {"s": 1.0, "second": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "nsecond": 1e-9}
+_SECONDS = {
+    **{"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
+    **{"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9},
+}
 CAUSES = {
     "long_scoreboard": "global memory",
     "lg_throttle": "the queue to global memory",
@@ -155,11 +160,15 @@ def describe(device: gpu.Gpu, ncu: str) -> dict[str, Any]:
 def answer(
     args: Sequence[str], keys: Sequence[str], emit: Callable[[str, child.Record], None]
 ) -> None:
-    """What the profiled process does: one product of the subject ``args[0]``, on the problem
-    ``args[1]`` if there is one, the second, within the range that the profiler looks at."""
-    subject, *name = args
-    problem = parse(*name) if name else PROBLEM
+    """What the profiled process does: one product of the subject ``args[0]``."""
+    (subject,) = args
     (key,) = keys
+    profiled_product(subject, PROBLEM)
+    emit(key, {})
+
+
+def profiled_product(subject: str, problem: Problem) -> None:
+    """A subject's product, the second of two, within the range that the profiler looks at."""
     import cupy
     from cupy.cuda import runtime
 
@@ -176,7 +185,6 @@ def answer(
         multiply(operands.a[0], operands.b[0], out)
         runtime.deviceSynchronize()
         runtime.profilerStop()
-    emit(key, {})
 
 
 def _native_b(subject: str) -> Any:
@@ -191,33 +199,48 @@ def _multiply(subject: str, stream: Any) -> Callable[[Any, Any, Any], Any]:
     return by_version(subject)
 
 
-def measure(
-    ncu: str, subject: str, problem: Problem = PROBLEM, metrics: Sequence[str] = METRICS
-) -> dict[str, Any]:
+def measure(ncu: str, subject: str) -> dict[str, Any]:
     """The figures of the kernel of one subject, by Nsight Compute's names."""
-    program = child.command(sys.executable, "profile", [subject, problem.name], ["done"])
+    program = child.command(sys.executable, "profile", [subject], ["done"])
+    try:
+        return longest_kernel(run_profiler(ncu, METRICS, program))
+    except ProfilerError as error:
+        raise ProfilerError(f"{subject}: {error}") from None
+
+
+def run_profiler(
+    ncu: str,
+    metrics: Sequence[str],
+    program: Sequence[str],
+    *,
+    only: str | None = None,
+    variables: Mapping[str, str] = os.environ,
+    timeout: float = TIMEOUT_SECONDS,
+) -> list[dict[str, Any]]:
+    """The figures of each kernel that the program has launched in the profiler's range, or of those
+    called ``only``, by Nsight Compute's names; ProfilerError where there are none."""
+    options = [f"--kernel-name={only}"] if only else []
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.csv")
-        command = [*profiler(ncu, log, metrics), *program]
         try:
             finished = subprocess.run(
-                command,
+                [*profiler(ncu, log, metrics), *options, *program],
                 capture_output=True,
                 text=True,
-                timeout=TIMEOUT_SECONDS,
-                env={**os.environ, "LC_ALL": "C"},  # 1,234.5 whatever the language
+                timeout=timeout,
+                env={**variables, "LC_ALL": "C"},  # 1,234.5 whatever the language
             )
         except subprocess.TimeoutExpired:
-            raise ProfilerError(f"{subject}: no answer within {TIMEOUT_SECONDS:.0f} s") from None
+            raise ProfilerError(f"no answer within {timeout:.0f} s") from None
         output = log.read_text() if log.exists() else ""
     try:
-        return longest_kernel(output)
+        return kernels(output)
     except ProfilerError as error:
         said = finished.stderr.strip().splitlines()[-1:]
-        raise ProfilerError("; ".join([f"{subject}: {error}", *said])) from None
+        raise ProfilerError("; ".join([str(error), *said])) from None
 
 
-def profiler(ncu: str, log: Path, metrics: Sequence[str] = METRICS) -> list[str]:
+def profiler(ncu: str, log: Path, metrics: Sequence[str]) -> list[str]:
     """The command line of Nsight Compute, to be followed by the program's."""
     return [
         ncu,
@@ -232,10 +255,10 @@ def profiler(ncu: str, log: Path, metrics: Sequence[str] = METRICS) -> list[str]
     ]
 
 
-def longest_kernel(output: str) -> dict[str, Any]:
-    """The figures of the kernel that took longest, from what ``ncu --csv --page raw`` printed: a
-    line of names, one of units, and one per kernel; its duration in seconds. Raises ProfilerError
-    if there is none."""
+def kernels(output: str) -> list[dict[str, Any]]:
+    """The figures of each kernel from what ``ncu --csv --page raw`` printed: a line of names, one
+    of units, and one per kernel, among its messages. Durations are in seconds. Raises ProfilerError
+    if there is no kernel."""
     if "ERR_NVGPUCTRPERM" in output:
         from sgemm.causes import COUNTERS_DENIED  # not above: older commits lack it
 
@@ -243,29 +266,39 @@ def longest_kernel(output: str) -> dict[str, Any]:
             f"not permitted: {COUNTERS_DENIED.why}; repair: {COUNTERS_DENIED.repair}"
         )
     lines = output.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
-    table = [row for row in csv.reader(lines[start:]) if len(row) > 1]
+    table = [row for row in csv.reader(line for line in lines if line.startswith('"')) if row]
     if len(table) < 3:
         errors = [line for line in lines if line.startswith("==ERROR==")]
         why = errors[0].removeprefix("==ERROR==").strip() if errors else "no kernel was profiled"
         raise ProfilerError(f"Nsight Compute gave no figures: {why}")
-    names, units, *kernels = table
-    figures = [
-        {name: _number(cell) for name, cell in zip(names, row, strict=True)} for row in kernels
+    names, units, *rows = table
+    found = [
+        {
+            name: _number(cell) if "__" in name else cell
+            for name, cell in zip(names, row, strict=True)
+        }
+        for row in rows
     ]
-    longest = max(figures, key=lambda kernel: float(kernel[DURATION]))
-    longest[DURATION] *= _SECONDS[units[names.index(DURATION)]]
-    return longest
+    unit = _SECONDS.get(units[names.index(DURATION)])
+    for kernel in found:
+        if unit is None or kernel[DURATION] is None:
+            raise ProfilerError("Nsight Compute gave no duration")
+        kernel[DURATION] *= unit
+    return found
 
 
-def _number(cell: str) -> Any:
-    """A figure, where the cell is one; NaN, which Nsight Compute prints for none, is None."""
-    if cell.lower() in ("", "nan", "n/a"):
-        return None
+def longest_kernel(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of the kernel that took longest: the product, among copies of operands."""
+    return max(found, key=lambda kernel: float(kernel[DURATION]))
+
+
+def _number(cell: str) -> float | None:
+    """A figure; None where Nsight Compute has none, for which it prints nan, n/a or (!) n/a."""
     try:
-        return float(cell.replace(",", ""))
+        number = float(cell.replace(",", ""))
     except ValueError:
-        return cell
+        return None
+    return None if isnan(number) else number
 
 
 def row(subject: str, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from benchmarks import gpu, profile
+from benchmarks.problems import Problem
 
 pytest_plugins = ["fake_gpu"]
 
@@ -39,6 +40,10 @@ def raw_page(*kernels, duration_unit="ns"):
     )
 
 
+def longest_kernel(output):
+    return profile.longest_kernel(profile.kernels(output))
+
+
 def stalls(**ratios):
     return {profile.STALLS[reason]: str(ratio) for reason, ratio in ratios.items()}
 
@@ -48,20 +53,41 @@ V0 = stalls(long_scoreboard=20, selected=1, wait=2, lg_throttle=2)
 
 def test_the_figures_are_those_of_the_longest_kernel():
     output = raw_page(("copy", "12,000", {}), ("sgemm", "270,123,456", V0))
-    figures = profile.longest_kernel(output)
+    figures = longest_kernel(output)
     assert figures["Kernel Name"] == "sgemm"
     assert figures[profile.DURATION] == pytest.approx(0.270123456)
     assert profile.stall_shares(figures)["long_scoreboard"] == 0.8
 
 
 def test_units_are_read_and_not_assumed():
-    figures = profile.longest_kernel(raw_page(("sgemm", "2.5", V0), duration_unit="ms"))
+    figures = longest_kernel(raw_page(("sgemm", "2.5", V0), duration_unit="ms"))
     assert figures[profile.DURATION] == pytest.approx(2.5e-3)
 
 
-@pytest.mark.parametrize("cell", ["nan", "n/a", ""])
+@pytest.mark.parametrize(
+    ("unit", "seconds"), [("ns", 7e-9), ("usecond", 7e-6), ("msecond", 7e-3), ("s", 7.0)]
+)
+def test_every_release_names_units_in_its_way(unit, seconds):
+    figures = longest_kernel(raw_page(("sgemm", "7", V0), duration_unit=unit))
+    assert figures[profile.DURATION] == pytest.approx(seconds)
+
+
+def test_messages_among_the_figures_are_none():
+    page = raw_page(("copy_strided", "2,000", {}), ("sgemm", "1,000", V0))
+    *before, last = page.splitlines()
+    page = "\n".join([*before, "==WARNING== Backing up device memory in system memory.", last])
+    assert [kernel["Kernel Name"] for kernel in profile.kernels(page)] == ["copy_strided", "sgemm"]
+
+
+@pytest.mark.parametrize(("duration", "unit"), [("(!) n/a", "ns"), ("1", "fortnight")])
+def test_without_a_duration_nothing_is_the_longest(duration, unit):
+    with pytest.raises(profile.ProfilerError, match="no duration"):
+        longest_kernel(raw_page(("sgemm", duration, V0), duration_unit=unit))
+
+
+@pytest.mark.parametrize("cell", ["nan", "n/a", "(!) nan", "(!) n/a", ""])
 def test_a_figure_that_the_gpu_lacks_is_none(cell):
-    figures = profile.longest_kernel(
+    figures = longest_kernel(
         raw_page(("sgemm", "1", V0 | {profile.STALLS["membar"]: cell, profile.PIPES["l1"]: cell}))
     )
     row = profile.row("v0", figures)
@@ -85,7 +111,7 @@ def test_a_figure_that_the_gpu_lacks_is_none(cell):
     ],
 )
 def test_the_bottleneck_is_the_reason_that_stands_out(ratios, expected):
-    figures = profile.longest_kernel(raw_page(("sgemm", "1", ratios)))
+    figures = longest_kernel(raw_page(("sgemm", "1", ratios)))
     assert profile.bottleneck(profile.stall_shares(figures)) == expected
 
 
@@ -94,14 +120,14 @@ def test_every_cause_belongs_to_a_reason():
 
 
 def test_shares_are_of_all_the_time_and_sorted():
-    shares = profile.stall_shares(profile.longest_kernel(raw_page(("sgemm", "1", V0))))
+    shares = profile.stall_shares(longest_kernel(raw_page(("sgemm", "1", V0))))
     assert sum(shares.values()) == pytest.approx(1)
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
 
 
 def test_counters_that_are_not_permitted_are_named():
     with pytest.raises(profile.ProfilerError, match="not permitted") as caught:
-        profile.longest_kernel(DENIED)
+        longest_kernel(DENIED)
     assert "\n" not in str(caught.value)
 
 
@@ -115,7 +141,7 @@ def test_counters_that_are_not_permitted_are_named():
 )
 def test_output_without_figures_is_an_error(output, reason):
     with pytest.raises(profile.ProfilerError, match=reason):
-        profile.longest_kernel(output)
+        longest_kernel(output)
 
 
 def options(*arguments):
@@ -178,7 +204,7 @@ def test_one_document_with_a_row_per_version(machine, capsys, tmp_path):
     assert "--clock-control=none" in arguments
     (metrics,) = [argument for argument in arguments if argument.startswith("--metrics=")]
     assert profile.STALLS["long_scoreboard"] in metrics
-    assert json.loads(arguments[-1]) == [["cublas", "4096x4096x4096"], ["done"]]
+    assert json.loads(arguments[-1]) == [["cublas"], ["done"]]
 
 
 def test_the_table_names_the_bottleneck(machine, capsys, monkeypatch):
@@ -235,7 +261,8 @@ def test_one_warm_product_is_profiled(fake_gpu, monkeypatch, subject):
         return lambda a, b, out: steps.append("product") or product(a, b, out)
 
     monkeypatch.setattr(profile, "_multiply", multiply)
+    monkeypatch.setattr(profile, "PROBLEM", Problem(32, 32, 32))
     emitted = {}
-    profile.answer([subject, "32x32x32"], ["done"], emitted.__setitem__)
+    profile.answer([subject], ["done"], emitted.__setitem__)
     assert steps == ["product", "wait", "start", "product", "wait", "stop"]
     assert emitted == {"done": {}}
