@@ -22,7 +22,7 @@ from . import child, gpu
 from .checkout import LADDER
 from .document import document, print_document
 from .measure import CUBLAS, SUBJECTS, by_version
-from .problems import PROBLEMS, Problem, parse
+from .problems import PROBLEMS, Problem
 
 PROBLEM = PROBLEMS["4096x4096x4096"]
 TIMEOUT_SECONDS = 300.0
@@ -81,8 +81,9 @@ METRICS = tuple(metric for group in (STALLS, PIPES, RATES, COUNTS) for metric in
 
 _READY = ("selected", "not_selected")  # the warp could issue: it waits for nothing
 _SECONDS = {
-    **{"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
-    **{"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9},
+    prefix + unit: seconds
+    for prefix, seconds in (("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9))
+    for unit in ("s", "second")
 }
 CAUSES = {
     "long_scoreboard": "global memory",
@@ -272,7 +273,7 @@ def kernels(output: str) -> list[dict[str, Any]]:
         why = errors[0].removeprefix("==ERROR==").strip() if errors else "no kernel was profiled"
         raise ProfilerError(f"Nsight Compute gave no figures: {why}")
     names, units, *rows = table
-    found = [
+    found: list[dict[str, Any]] = [
         {
             name: _number(cell) if "__" in name else cell
             for name, cell in zip(names, row, strict=True)

@@ -334,3 +334,23 @@ def test_the_series_of_the_counts():
     assert isnan(suite.track_wavefronts_per_shared_load(records, "v0", shape))
     with pytest.raises(NotImplementedError, match="no v2"):
         suite.setup(records, "v2", shape)
+
+
+def test_atomic_operations_are_neither_loads_nor_stores(tmp_path):
+    """A GPU counts them apart."""
+    source = tmp_path / "arrivals.cu"
+    source.write_text(
+        '#include "portable.cuh"\n'
+        'extern "C" __global__ void arrivals(int* counts, int* before) {\n'
+        "    before[threadIdx.x] = atomicAdd(&counts[threadIdx.x], 2);\n"
+        "}\n"
+    )
+    counts, before = np.full(64, 5, np.int32), np.zeros(64, np.int32)
+    with simulator.counted() as launches:
+        arguments = np.uintp(counts.ctypes.data), np.uintp(before.ctypes.data)
+        simulator.launch(source, "arrivals", {}, 1, 64, arguments)
+    assert (counts == 7).all()
+    assert (before == 5).all()
+    one = total(launches[0].lines.values())
+    assert one.global_loads.requests == 0
+    assert one.global_stores.requests == 2

@@ -43,6 +43,17 @@ extern "C" void __tsan_write_range(void* address, unsigned long bytes) {
     for (unsigned long at = 0; at < bytes; at += 4)
         simulator::see<4, true>(static_cast<char*>(address) + at, __builtin_return_address(0));
 }
+// Reads and writes, but is counted as neither: a GPU counts atomic operations apart.
+extern "C" int __tsan_atomic32_fetch_add(volatile int* address, int value, int) {
+    auto* at = const_cast<int*>(address);
+    if (simulator::mode == simulator::CHECK) {
+        simulator::see<4, false>(at, __builtin_return_address(0));
+        simulator::see<4, true>(at, __builtin_return_address(0));
+    }
+    const int before = *at;
+    *at = before + value;
+    return before;
+}
 extern "C" void __tsan_init() {}
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}

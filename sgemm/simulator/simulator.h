@@ -168,9 +168,7 @@ inline T __ldcg(const T* address) {
 // Blocks run one after the other: each sees all that those before it have written.
 inline void __threadfence() {}
 inline int atomicAdd(int* address, int value) {
-    const int before = *address;
-    *address = before + value;
-    return before;
+    return __atomic_fetch_add(address, value, __ATOMIC_RELAXED); // has a hook of its own
 }
 
 #ifdef SIMULATOR_RUNTIME
