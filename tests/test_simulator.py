@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_simulator_checks import FAULTS, KERNELS, multiply, shape_for
+from kernel_faults import FAULTS, KERNELS
+from test_simulator_checks import multiply, shape_for
 
 import sgemm
 from sgemm import simulator

@@ -1,5 +1,5 @@
 // sgemm: TILE_M=8 TILE_N=32 TILE_K=8 THREADS=256
-// A right kernel that test_simulator.py plants faults into, by replacing text: bulk copies, two
+// A right kernel that kernel_faults.py plants faults into, by replacing text: bulk copies, two
 // buffers. It takes matrices of whole tiles and aligned rows only.
 #include "portable.cuh"
 

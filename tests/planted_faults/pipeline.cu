@@ -1,7 +1,13 @@
 // sgemm: TILE_M=8 TILE_N=32 TILE_K=8 THREADS=288
-// A right kernel that test_simulator.py plants faults into, by replacing text: a warp that copies,
+// A right kernel that kernel_faults.py plants faults into, by replacing text: a warp that copies,
 // eight that multiply, and mbarriers between them.
 #include "portable.cuh"
+
+#ifndef SGEMM_SIMULATOR // which has it
+__device__ inline void named_barrier_sync(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+#endif
 
 constexpr int BUFFERS = 3;
 constexpr int MULTIPLIERS = 256;

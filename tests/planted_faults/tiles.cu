@@ -1,5 +1,5 @@
 // sgemm: TILE_M=8 TILE_N=32 TILE_K=8 THREADS=64 FLOAT4=1
-// A right kernel that test_simulator.py plants faults into, by replacing text: tiles in two
+// A right kernel that kernel_faults.py plants faults into, by replacing text: tiles in two
 // buffers, filled by asynchronous copies; a thread computes a float4 of C.
 #include "tile.cuh"
 
