@@ -99,7 +99,11 @@ class Monitor:
                 return
             if time.monotonic() > deadline:
                 ids = ", ".join(str(process.pid) for process in processes)
-                raise GpuBusyError(f"another process computes on the GPU (processes there: {ids})")
+                raise GpuBusyError(
+                    "another process computes on the GPU, and its load would be measured too; wait "
+                    "for its end, or end it, and run this again (nvidia-smi tells who is there; "
+                    f"process ids: {ids})"
+                )
             time.sleep(0.1)
 
     def read(self) -> Reading:

@@ -12,9 +12,9 @@ from typing import Any
 from . import cache, causes, ptxas
 from .errors import ArgumentError, ArgumentTypeError, CompileError, MissingError, first_line
 from .kernel_files import sources
-from .ladder import LADDER, Version
+from .ladder import Version
 from .releases import capability_of, dotted
-from .versions import resolve
+from .versions import oldest, resolve
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def _check(arch: object) -> None:
 def why_not(arch: str, gpu: str = "") -> causes.Cause | None:
     """Why this NVRTC does not compile for ``arch``; None where it does. ``gpu`` is what the cause
     calls the GPU. MissingError where there is no NVRTC."""
-    oldest = min(version.min_compute_capability for version in LADDER.values())
-    return causes.of_architecture(arch, nvrtc_version(), architectures(), oldest, gpu)
+    needed = oldest().min_compute_capability
+    return causes.of_architecture(arch, nvrtc_version(), architectures(), needed, gpu)
 
 
 def nvrtc_version() -> str:

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 from . import causes, report
 from .causes import Cause
 from .errors import first_line
-from .ladder import LADDER
 from .probes import Board, Driver, Gpu, Host, Probes
 from .releases import FIRST_RELEASE, MINIMUM_DRIVER, dotted, parse
+from .versions import oldest
 
 T = TypeVar("T")
 Nvrtc = tuple[str, list[str]]
@@ -174,13 +174,13 @@ def _gpus(
 def _gpu(index: int, gpu: Gpu, nvrtc: Nvrtc | Exception) -> Finding:
     name = f"GPU {index}"
     seen = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
-    oldest = min(version.min_compute_capability for version in LADDER.values())
+    needed = oldest().min_compute_capability
     if not isinstance(nvrtc, Exception):
         arch = "sm_{}{}".format(*gpu.capability)
-        if cause := causes.of_architecture(arch, *nvrtc, oldest, gpu=seen):
+        if cause := causes.of_architecture(arch, *nvrtc, needed, gpu=seen):
             return _finding(name, "problem", cause)
-    elif gpu.capability < oldest:
-        below = causes.GPU_BELOW_LADDER.of(gpu=seen, oldest=dotted(oldest))
+    elif gpu.capability < needed:
+        below = causes.GPU_BELOW_LADDER.of(gpu=seen, oldest=dotted(needed))
         return _finding(name, "problem", below)
     return Finding(name, "ok", seen)
 

@@ -17,12 +17,12 @@ from .causes import cuda_errors_explained
 from .choices import choose
 from .errors import ArgumentError, ArgumentTypeError
 from .gpu import Gpu, read_scalar
-from .ladder import LADDER, Version
+from .ladder import Version
 from .matrix import FLOAT4_BYTES, FLOAT_BYTES, Matrix, form_of
 from .places import ACCEPTED, Kernel, Launch, Place, is_on_gpu, offers_gpu_memory
 from .recipe import Recipe, recipe_for
 from .simulated import Simulated
-from .versions import resolve
+from .versions import oldest, resolve
 
 log = logging.getLogger("sgemm")
 
@@ -343,7 +343,7 @@ def _choose(requested: Version | None, place: Place, m: int, n: int, k: int) -> 
     """The version asked for, or the one of the ladder that should be the fastest here."""
     if requested is None and place.versions:
         return choose(place.versions, m, n, k, place.gpu_name, place.multiprocessors)
-    chosen = requested or min(LADDER.values(), key=lambda version: version.min_compute_capability)
+    chosen = requested or oldest()
     if not place.runs(chosen):
         needed = "{}.{}".format(*chosen.min_compute_capability)
         raise ArgumentError(

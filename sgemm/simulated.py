@@ -51,7 +51,7 @@ class Simulated:
 
     def __init__(self, arrays: Mapping[str, np.ndarray] | None = None) -> None:
         self._arrays = arrays or {}
-        self._workspaces: list[np.ndarray] = []
+        self._workspaces: dict[int, np.ndarray] = {}  # by address
         self._results: dict[int, Operand] = {}  # of kernels, by address
 
     def runs(self, version: Version) -> bool:
@@ -77,8 +77,9 @@ class Simulated:
 
     def workspace(self, words: int, reusable: bool) -> int:
         memory = aligned(words * FLOAT_BYTES)
-        self._workspaces.append(memory)
-        return self.address(memory)
+        address = self.address(memory)
+        self._workspaces[address] = memory
+        return address
 
     def clearing(self, address: int, words: int) -> Launch:
         def clear() -> None:
@@ -93,7 +94,7 @@ class Simulated:
         operands: tuple[Operand, ...] = ()
         tile = (0, 0)
         if is_instrumented():
-            operands = self._operands(kernel, args, blocks)
+            operands = self._operands(kernel, args)
             self._results[operands[-1].address] = operands[-1]
             if kernel.entry == "sgemm":
                 tile = (kernel.defines["TILE_M"], kernel.defines["TILE_N"])
@@ -107,9 +108,7 @@ class Simulated:
         strides = (stride // FLOAT_BYTES for stride in array.strides)
         return Operand(name, self.address(array), *array.shape, *strides)
 
-    def _operands(
-        self, kernel: Kernel, args: Sequence[np.generic], blocks: int
-    ) -> tuple[Operand, ...]:
+    def _operands(self, kernel: Kernel, args: Sequence[np.generic]) -> tuple[Operand, ...]:
         """The matrices behind a kernel's arguments, its result last."""
         values = [arg.item() for arg in args]
         if kernel.entry == "copy_strided":
@@ -125,7 +124,7 @@ class Simulated:
         return (
             Operand("A", a, m, k, lda, 1),
             self._b(b, k, n, ldb),
-            *_scratch(sharing, kernel.defines, blocks),
+            *self._scratch(sharing),
             Operand("C", c, m, n, ldc, 1, initialised=beta != 0),
         )
 
@@ -141,6 +140,17 @@ class Simulated:
             if ldb in strides[k, n] or 1 in (k, n):
                 return Operand("B", address, k, n, *strides[k, n])
         raise ArgumentError(f"args: no {k}×{n} matrix is known at B's address {address:#x}")
+
+    def _scratch(self, sharing: Sequence[int]) -> Iterator[Operand]:
+        """What the blocks of a stream-K kernel leave for each other: a workspace, first the floats
+        and then the counts."""
+        if not sharing or not sharing[0]:
+            return
+        _, partials, arrivals = sharing
+        end = partials + self._workspaces[partials].nbytes
+        floats, counts = (arrivals - partials) // FLOAT_BYTES, (end - arrivals) // FLOAT_BYTES
+        yield Operand("partials", partials, 1, floats, floats, 1, initialised=False, scratch=True)
+        yield Operand("arrivals", arrivals, 1, counts, counts, 1, scratch=True)
 
 
 def aligned(size: int) -> np.ndarray:
@@ -160,18 +170,6 @@ def simulated_sms(count: int) -> Iterator[None]:
         yield
     finally:
         Simulated.multiprocessors = before
-
-
-def _scratch(sharing: list[int], defines: Mapping[str, int], blocks: int) -> Iterator[Operand]:
-    """What the blocks of a stream-K kernel leave for each other; see ``multiply``."""
-    if not sharing or not sharing[0]:
-        return
-    shared_tiles, partials, arrivals = sharing
-    floats = 2 * blocks * defines["TILE_M"] * defines["TILE_N"]
-    counts = shared_tiles * defines["TILE_M"] * defines["TILE_N"] * defines["SLICES"]
-    counts //= defines["MICRO_M"] * defines["MICRO_N"]
-    yield Operand("partials", partials, 1, floats, floats, 1, initialised=False, scratch=True)
-    yield Operand("arrivals", arrivals, 1, counts, counts, 1, scratch=True)
 
 
 def _limit_seconds() -> float:

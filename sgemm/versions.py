@@ -20,3 +20,8 @@ def resolve(version: str | Version) -> Version:
     if version not in LADDER:
         raise ArgumentError(f"version: no {version!r}; the ladder has {', '.join(LADDER)}")
     return LADDER[version]
+
+
+def oldest() -> Version:
+    """The version that the oldest GPUs can run."""
+    return min(LADDER.values(), key=lambda version: version.min_compute_capability)
