@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,40 @@ def collect(
     """One record per key from ``benchmarks.<module>.answer(args, keys, emit)`` in child processes.
 
     A child answers for its keys in order. One that dies costs the key it was at, whose record is
-    then ``{"error": why}``; another child takes the rest. One that dies before it emits anything
-    costs all its keys. Records under further keys (its environment) are kept.
+    then ``{"error": why}``; another child takes the rest. Two in a row that die before they emit
+    anything cost all keys: no child can start. Records under further keys (its environment) are
+    kept.
     """
     records: dict[str, Record] = {}
+    silent = False
     while missing := [key for key in keys if key not in records]:
         found, failure = _run(module, args, missing, timeout)
-        records |= found
-        if not found:
-            records |= {key: {"error": failure} for key in missing}
-        elif unanswered := [key for key in missing if key not in found]:
-            records[unanswered[0]] = {"error": failure}
+        unanswered = [key for key in missing if key not in found]
+        lost = unanswered if silent and not found else unanswered[:1]
+        records |= found | {key: {"error": failure} for key in lost}
+        silent = not found
     return records
+
+
+def collect_at_once(
+    module: str, args: Sequence[str], keys: Sequence[str], timeout: float
+) -> dict[str, Record]:
+    """What ``collect`` returns, from as many children at a time as there are cores: for what takes
+    no GPU."""
+    return in_shares(lambda share: collect(module, args, share, timeout), keys)
+
+
+def in_shares(
+    ask: Callable[[Sequence[str]], dict[str, Record]], keys: Sequence[str]
+) -> dict[str, Record]:
+    """The records that ``ask`` has for the keys, asked for a share of them per core at once.
+
+    Neighbouring keys, which take about equally long, are dealt out to different shares.
+    """
+    cores = os.cpu_count() or 1
+    with ThreadPoolExecutor(cores) as pool:
+        found = pool.map(ask, [share for i in range(cores) if (share := keys[i::cores])])
+        return {key: record for records in found for key, record in records.items()}
 
 
 def command(python: str, module: str, args: Sequence[str], keys: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ class MachineCode:
     def setup_cache(self) -> Records:
         """Compile and read every version for every architecture."""
         keys = [key_of(version, arch) for version in LADDER for arch in GENERATIONS]
-        return child.collect("machine_code", [], keys, _TIMEOUT_SECONDS)
+        return child.collect_at_once("machine_code", [], keys, _TIMEOUT_SECONDS)
 
     def setup(self, records: Records, version: str, arch: str) -> None:
         require_measured(records[key_of(version, arch)])

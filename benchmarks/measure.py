@@ -5,12 +5,13 @@ What versions are compared with is measured in the same process: the FFMA peak b
 cuBLAS, on each problem, in turn with each version.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from . import child, environment, gpu
+from . import child, compile_ahead, environment, gpu
 from .checkout import LADDER
 from .cublas import Cublas
 from .empty_kernel import EmptyKernel
@@ -31,6 +32,9 @@ CAP_SECONDS = 0.6  # of timed work, of one version with cuBLAS beside it
 def run() -> dict[str, dict[str, child.Record]]:
     """Subject and problem to what ``measure`` returns, ``{"error": why}`` or ``{"skip": why}``; and
     ``ENVIRONMENT`` to the environment, where the child came that far."""
+    device = gpu.find()
+    assert device is not None, "the caller has found a GPU"
+    compile_ahead.run(device)
     keys = [_key(subject, problem) for problem in PROBLEMS for subject in SUBJECTS]
     records = child.collect("measure", [], keys, TIMEOUT_SECONDS)
     measurements = {
@@ -124,10 +128,13 @@ class _Bench:
             elif wrong:
                 yield subject, {"error": wrong}
             else:
+                start = time.monotonic()
                 try:
-                    yield subject, self._measure(subject, problem, product, reference)
+                    record = self._measure(subject, problem, product, reference)
                 except WrongResultError as error:
                     yield subject, {"error": str(error)}
+                else:
+                    yield subject, record | {"wall_seconds": time.monotonic() - start}
 
     def _measure(
         self, subject: str, problem: Problem, of_cublas: Product, reference: Sampler

@@ -33,7 +33,7 @@ class Resources:
     def setup_cache(self) -> Records:
         """Compile every version for every architecture."""
         keys = [key_of(version, arch) for version in LADDER for arch in GENERATIONS]
-        return child.collect("resources", [], keys, _TIMEOUT_SECONDS)
+        return child.collect_at_once("resources", [], keys, _TIMEOUT_SECONDS)
 
     def setup(self, records: Records, version: str, arch: str) -> None:
         require_measured(records[key_of(version, arch)])

@@ -36,7 +36,7 @@ class Trace:
     def setup_cache(self) -> Records:
         """Count every version on every shape."""
         keys = [key_of(version, shape) for version in LADDER for shape in SHAPES]
-        return child.collect("trace", [], keys, _TIMEOUT_SECONDS)
+        return child.collect_at_once("trace", [], keys, _TIMEOUT_SECONDS)
 
     def setup(self, records: Records, version: str, shape: str) -> None:
         require_measured(records[key_of(version, shape)])

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from math import isnan
 from pathlib import Path
 
@@ -11,7 +12,17 @@ import numpy as np
 import pytest
 
 import sgemm
-from benchmarks import child, gpu, gpu_packages, measure, products, resources, speed, timing
+from benchmarks import (
+    child,
+    compile_ahead,
+    gpu,
+    gpu_packages,
+    measure,
+    products,
+    resources,
+    speed,
+    timing,
+)
 from benchmarks.checkout import LADDER, pinned_version
 from benchmarks.problems import PROBLEMS, Problem, parse
 
@@ -175,6 +186,7 @@ class TestMeasuring:
             assert record["residual"]["wrong"] == 0
             assert 0 < record["error_over_bound"] == record["residual"]["worst"] < 1
             assert record["operand_sets"] >= products.PLACES
+            assert record["wall_seconds"] > sum(seconds)
 
     @pytest.mark.parametrize("subject", LADDER)
     def test_cublas_is_sampled_in_turn_with_a_version(self, subject, monkeypatch):
@@ -258,6 +270,7 @@ class TestMeasuring:
         calls = []
 
         def run(module, args, keys, timeout):
+            assert module == "measure"
             calls.append(keys)
             found = {measure.ENVIRONMENT: {"gpu": "Fake GPU"}}
             for key in keys:
@@ -266,6 +279,7 @@ class TestMeasuring:
                 found[key] = {"seconds": [1.0]}
             return found, "an illegal memory access was encountered"
 
+        monkeypatch.setattr(compile_ahead, "run", lambda device: None)
         monkeypatch.setattr(child, "_run", run)
         monkeypatch.setattr(measure, "SUBJECTS", ("v0", "v1", "cublas"))
         measurements = measure.run()
@@ -282,6 +296,49 @@ class TestMeasuring:
         monkeypatch.setattr(fake_gpu.Monitor, "processes", 1)
         with pytest.raises(gpu.GpuBusyError):
             measure.answer([], ["v0 16x16x16"], pytest.fail)
+
+
+class TestCompilingAhead:
+    @pytest.fixture(autouse=True)
+    def package(self, tmp_path, monkeypatch):
+        """An installed ``sgemm`` of v0, v1 and v2, which notes what it compiles: v0 kills the
+        compiler, v1 does not compile."""
+        self.compiled = tmp_path / "compiled"
+        (tmp_path / "sgemm.py").write_text(
+            f"""
+import os
+
+class SgemmError(Exception):
+    pass
+
+def compile(version, arch="sm_90"):
+    if version == "v0":
+        os.abort()
+    if version != "v2":
+        raise SgemmError("does not compile")
+    with open({str(self.compiled)!r}, "a") as file:
+        print(version, arch, file=file)
+"""
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    @pytest.mark.parametrize("cores", [1, 2, 16])
+    def test_makes_what_can_be_made_for_this_gpu(self, monkeypatch, cores):
+        monkeypatch.setattr(child.os, "cpu_count", lambda: cores)
+        compile_ahead.run(gpu.Gpu("", "", (8, 9), "13.0"))
+        assert self.compiled.read_text() == "v2 sm_89\n"
+
+    def test_comes_before_measuring(self, fake_gpu, monkeypatch):
+        modules = []
+
+        def run(module, args, keys, timeout):
+            modules.append(module)
+            return {key: {"seconds": [1.0]} for key in keys}, ""
+
+        monkeypatch.setattr(child, "_run", run)
+        measure.run()
+        assert set(modules[:-1]) == {"compile_ahead"}
+        assert modules[-1] == "measure"
 
 
 class TestSpeed:
@@ -406,13 +463,42 @@ class TestResources:
 
 
 class TestChildren:
+    @pytest.mark.parametrize("cores", [1, 2, 3, 16])
+    def test_at_once_share_the_keys(self, monkeypatch, cores):
+        """Each key is asked for once, and all shares before the first is answered."""
+        asked, all_asked = [], threading.Barrier(min(cores, 7))
+
+        def ask(keys):
+            asked.append(keys)
+            all_asked.wait(timeout=10)
+            return {key: {"of": len(keys)} for key in keys}
+
+        monkeypatch.setattr(child.os, "cpu_count", lambda: cores)
+        keys = [f"v{i}" for i in range(7)]
+        records = child.in_shares(ask, keys)
+        assert sorted(key for share in asked for key in share) == sorted(records) == keys
+        assert max(map(len, asked)) - min(map(len, asked)) <= 1
+
+    def test_none_are_started_for_no_keys(self):
+        assert child.collect_at_once("resources", [], [], timeout=60) == {}
+
     def test_one_that_cannot_start_costs_all_its_keys(self, tmp_path, monkeypatch):
-        (tmp_path / "sgemm.py").write_text("raise ImportError('no such library')")
+        started = tmp_path / "started"
+        (tmp_path / "sgemm.py").write_text(
+            f"open({str(started)!r}, 'a').write('.')\nraise ImportError('no such library')"
+        )
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        keys = ["v0 sm_80", "v1 sm_80"]
+        keys = ["v0 sm_80", "v1 sm_80", "v2 sm_80", "v3 sm_80"]
         records = child.collect("resources", [], keys, timeout=60)
         assert list(records) == keys
         assert all("no such library" in record["error"] for record in records.values())
+        assert started.read_text() == ".."  # the second in case that the first died of its key
+
+    def test_one_that_dies_of_its_first_key_costs_no_other(self, old_package):
+        pretend_compiler(old_package, pinned_version("nvidia-cuda-nvrtc"))
+        records = child.collect("resources", [], ["v0 sm_89", "v0 sm_80"], timeout=60)
+        assert "status -6" in records["v0 sm_89"]["error"]
+        assert "error" not in records["v0 sm_80"]
 
     def test_one_that_hangs_is_ended(self, tmp_path, monkeypatch):
         (tmp_path / "sgemm.py").write_text("import time\ntime.sleep(60)")
