@@ -9,6 +9,9 @@ have enough rounds; of two that are compared, those rounds count that they would
 Each comparison that takes a second pair of processes takes one that shares no process with the
 first. Comparisons that share a process are not independent; the intervals take them as if they
 were.
+
+Samples are kept benchmark by benchmark, so a run that is cut short is continued by the same command
+where it stopped. From there on it has other processes in the places of the first ones.
 """
 
 import argparse
@@ -78,7 +81,11 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="how many of them also take slowed-down samples (default: %(default)s)",
     )
-    command.add_argument("--samples", metavar="FILE", help="keep the samples, as JSON Lines")
+    command.add_argument(
+        "--samples",
+        metavar="FILE",
+        help="keep the samples, as JSON Lines; a run that was cut short is continued there",
+    )
     command.add_argument(
         "--from",
         dest="recorded",
@@ -95,15 +102,26 @@ Recorded = list[dict[float, Samples]]
 
 @dataclass
 class Session:
-    """What one run has recorded."""
+    """What one run has recorded, and the seconds that it took."""
 
     environment: dict[str, Any]
     recorded: dict[Benchmark, Recorded] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def recorded_of_a_gate(self) -> int:
+        """How many of what is recorded a gate compares."""
+        return len(self.recorded.keys() & {*BENCHMARKS})
 
     @property
     def benchmarks(self) -> int:
-        """How many of what is recorded a gate compares."""
-        return len(self.recorded.keys() & {*BENCHMARKS})
+        """How many a gate compared at that time; runs of which no word is kept were never cut
+        short."""
+        return int(self.environment.get("benchmarks", self.recorded_of_a_gate))
+
+    def remaining(self) -> list[Benchmark]:
+        """What is still to be sampled."""
+        return [b for b in (*BENCHMARKS, *FURTHER_BENCHMARKS) if b not in self.recorded]
 
 
 @dataclass
@@ -180,57 +198,94 @@ def run(options: argparse.Namespace) -> int:
 
 def sample(processes: int, planted: int, keep: str | None) -> Session:
     """Take the samples of every benchmark in so many processes, of which the first so many are
-    slowed down too; write them to the file ``keep`` as they come."""
+    slowed down too; append them to the file ``keep`` as they come, after those that it has."""
     if gpu.find() is None:
         raise gpu.NoGpuError("there is no GPU, and only there the gate can be calibrated")
+    path = Path(keep or os.devnull)
+    begun = _begun(path)
+    if begun and not begun.remaining():
+        raise ValueError(f"--samples: {path} is complete: judge it by --from, or name another file")
     build = builds.of_checkout(sys.executable)
     with ExitStack() as stack:
-        file = stack.enter_context(open(keep or os.devnull, "w"))
         running = [
             stack.enter_context(SamplingProcess(build, SHARES if i < planted else ()))
             for i in range(processes)
         ]
         get_ready(running)
-        start = time.monotonic()
-        session = Session(
-            {
-                **running[0].environment,
-                "date": time.strftime("%Y-%m-%d", time.gmtime()),
-                "time": time.strftime("%H:%M:%S UTC", time.gmtime()),
-                "processes": processes,
-                "planted": planted,
-            }
-        )
-        print(json.dumps(session.environment), file=file)
-        for version, problem in _progress([*BENCHMARKS, *FURTHER_BENCHMARKS]):
+        conditions = {
+            **running[0].environment,
+            "processes": processes,
+            "planted": planted,
+            "benchmarks": len(BENCHMARKS),
+        }
+        now = {
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "time": time.strftime("%H:%M:%S UTC", time.gmtime()),
+        }
+        session = begun or Session(conditions | now)
+        if begun:
+            _require_same_conditions(begun, conditions, path)
+            begun.environment.setdefault("continued", []).append(now)
+        file = stack.enter_context(path.open("a"))
+        first = {"continued": now} if begun else session.environment
+        print(json.dumps(first), file=file, flush=True)
+        for version, problem in _progress(session.remaining()):
+            start = time.monotonic()
             is_planted = version in PLANTED_VERSIONS and problem in PLANTED_PROBLEMS
             taken = take_turns(running, version, problem, len(BENCHMARKS), planted=is_planted)
             for failure in taken:
                 if isinstance(failure, Failure):
                     print(f"{version} at {problem}: {failure.reason}", file=sys.stderr)
-            session.recorded[version, problem] = [_samples(outcome) for outcome in taken]
-            print(
-                _line(version, problem, session.recorded[version, problem]), file=file, flush=True
-            )
-        seconds = {"gpu_seconds": round(time.monotonic() - start)}
-        print(json.dumps(seconds), file=file)
-        session.environment |= seconds
+            recorded = [_samples(outcome) for outcome in taken]
+            session.recorded[version, problem] = recorded
+            seconds = round(time.monotonic() - start, 1)
+            session.seconds += seconds
+            print(_line(version, problem, seconds, recorded), file=file, flush=True)
+    session.environment["gpu_seconds"] = round(session.seconds)
     return session
+
+
+def _begun(path: Path) -> Session | None:
+    """The run whose samples are in a file, without the line that it was writing when it was cut
+    short; None if there is none."""
+    if not path.is_file():
+        return None
+    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    return read(path) if path.stat().st_size else None
 
 
 def read(path: Path) -> Session:
-    """The session that ``sample`` has kept."""
-    environment, *lines = map(json.loads, path.read_text().splitlines())
+    """The session that ``sample`` has kept, as far as it came."""
+    lines = path.read_text().splitlines(keepends=True)
+    environment, *entries = (json.loads(line) for line in lines if line.endswith("\n"))
     session = Session(environment)
-    for line in lines:
-        if "gpu_seconds" in line:
-            session.environment |= line
-            continue
-        session.recorded[line["version"], line["problem"]] = [
-            {float(share): Samples(*series) for share, series in process.items()}
-            for process in line["processes"]
-        ]
+    for entry in entries:
+        if "gpu_seconds" in entry:  # in the end, before each benchmark had its own
+            session.seconds = entry["gpu_seconds"]
+        elif "continued" in entry:
+            environment.setdefault("continued", []).append(entry["continued"])
+        else:
+            session.recorded[entry["version"], entry["problem"]] = [
+                {float(share): Samples(*series) for share, series in process.items()}
+                for process in entry["processes"]
+            ]
+            session.seconds += entry.get("seconds", 0.0)
+    environment["gpu_seconds"] = round(session.seconds)
+    environment["benchmarks"] = session.benchmarks
     return session
+
+
+def _require_same_conditions(begun: Session, conditions: Mapping[str, Any], path: Path) -> None:
+    """Raises ValueError where a run cannot be continued."""
+    differing = [
+        f"{name} is {value}, not {begun.environment.get(name)}"
+        for name, value in conditions.items()
+        if begun.environment.get(name) != value
+    ]
+    if differing:
+        raise ValueError(
+            f"--samples: {path} cannot be continued here: {'; '.join(differing)}; name another file"
+        )
 
 
 def _progress(benchmarks: Sequence[Benchmark]) -> Iterable[Benchmark]:
@@ -246,7 +301,7 @@ def _samples(outcome: Outcome) -> dict[float, Samples]:
     return {share: series.samples for share, series in outcome.items()}
 
 
-def _line(version: str, problem: str, recorded: Recorded) -> str:
+def _line(version: str, problem: str, seconds: float, recorded: Recorded) -> str:
     processes = [
         {
             str(share): [[_rounded(value) for value in series] for series in astuple(samples)]
@@ -254,7 +309,9 @@ def _line(version: str, problem: str, recorded: Recorded) -> str:
         }
         for process in recorded
     ]
-    return json.dumps({"version": version, "problem": problem, "processes": processes})
+    return json.dumps(
+        {"version": version, "problem": problem, "seconds": seconds, "processes": processes}
+    )
 
 
 def _rounded(value: float) -> float:
@@ -262,7 +319,8 @@ def _rounded(value: float) -> float:
 
 
 def judge(session: Session, calibration: Calibration) -> None:
-    """Add what the gate, and asv, say of every two processes of a session."""
+    """Add what the gate, and asv, say of every two processes of a session, and of whole gates if it
+    was not cut short."""
     count = max(len(recorded) for recorded in session.recorded.values())
     for pair, other in _two_pairs(count):
         alarms = []
@@ -272,10 +330,11 @@ def judge(session: Session, calibration: Calibration) -> None:
             _count(calibration.of(version, problem, 0.0), verdict, asv)
             if (version, problem) in BENCHMARKS:
                 alarms.append((verdict, asv))
-        verdicts, asvs = zip(*alarms, strict=True)
-        whole = next((v for v in (Verdict.SLOWER, *UNDECIDED) if v in verdicts), Verdict.SAME)
-        any_asv = {factor: any(asv[factor] for asv in asvs) for factor in ASV_FACTORS}
-        _count(calibration.gates, whole, any_asv)
+        if len(alarms) == session.benchmarks:
+            verdicts, asvs = zip(*alarms, strict=True)
+            whole = next((v for v in (Verdict.SLOWER, *UNDECIDED) if v in verdicts), Verdict.SAME)
+            any_asv = {factor: any(asv[factor] for asv in asvs) for factor in ASV_FACTORS}
+            _count(calibration.gates, whole, any_asv)
 
         for base, head in (pair, pair[::-1]):
             for (version, problem), recorded in session.recorded.items():

@@ -489,6 +489,16 @@ PYTHON_FAULTS = (
         ),
     ),
     Faults(
+        "benchmarks/child.py",
+        ("test_benchmarks.py::TestChildren",),
+        (
+            ("one key costs all", "unanswered if silent and not found else", "unanswered or"),
+            ("started for every key", "unanswered if silent and not found else ", ""),
+            ("a share not asked for", "for i in range(cores) if", "for i in range(1, cores) if"),
+            ("one at a time", "ThreadPoolExecutor(cores)", "ThreadPoolExecutor(1)"),
+        ),
+    ),
+    Faults(
         "benchmarks/table.py",
         ("test_table.py",),
         (
@@ -578,6 +588,23 @@ PYTHON_FAULTS = (
             ),
         ),
         "rise or fall or failures or bad_luck or fresh_processes or same_speed",
+    ),
+    Faults(
+        "benchmarks/calibrate.py",
+        ("test_calibrate.py",),
+        (
+            ("half a gate", "if len(alarms) == session.benchmarks:", "if alarms:"),
+            ("what was kept overwritten", 'path.open("a")', 'path.open("w")'),
+            ("samples taken twice", " if b not in self.recorded]", "]"),
+            ("another GPU's samples", "if begun.environment.get(name) != value", "if False"),
+            (
+                "half a line",
+                'os.truncate(path, path.read_bytes().rfind(b"\\n") + 1)',
+                "path.stat()",
+            ),
+            ("half a line read", 'if line.endswith("\\n"))', "if line)"),
+        ),
+        "cut_short or continued or complete",
     ),
     Faults(
         "benchmarks/turns.py",

@@ -2,9 +2,10 @@
 
 import json
 from itertools import combinations
-from math import exp, log1p
+from math import exp, inf, log1p
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,7 +140,8 @@ def test_rates_have_exact_intervals():
 
 @pytest.fixture
 def sampled(monkeypatch):
-    """A GPU whose processes take samples of known noise."""
+    """A GPU whose processes take samples of known noise. Gives the benchmarks that were
+    ``sampled``, and ``cut_short_after``, after how many of them the run ends."""
     random = Random(5)
 
     class Process:
@@ -154,7 +156,12 @@ def sampled(monkeypatch):
         def __exit__(self, *exception):
             pass
 
+    state = SimpleNamespace(sampled=[], cut_short_after=inf)
+
     def take_turns(processes, version, problem, benchmarks, *, planted):
+        if len(state.sampled) == state.cut_short_after:
+            raise KeyboardInterrupt
+        state.sampled.append((version, problem))
         outcomes = []
         for process in processes:
             shares = (0.0, *(process.planted if planted else ()))
@@ -168,6 +175,7 @@ def sampled(monkeypatch):
     monkeypatch.setattr(calibrate, "SamplingProcess", Process)
     monkeypatch.setattr(calibrate, "get_ready", lambda processes: None)
     monkeypatch.setattr(calibrate, "take_turns", take_turns)
+    return state
 
 
 def run(capsys, *arguments):
@@ -193,12 +201,107 @@ def test_samples_that_were_kept_give_the_same_rates(sampled, capsys, tmp_path):
         assert both["slower"]["trials"] == 2 * once["slower"]["trials"]
 
 
+ALL = [*calibrate.BENCHMARKS, *calibrate.FURTHER_BENCHMARKS]
+SIX = ("--processes", "6", "--planted", "4")
+
+
+def cut_short(sampled, capsys, kept, benchmarks=20):
+    sampled.cut_short_after = len(sampled.sampled) + benchmarks
+    with pytest.raises(KeyboardInterrupt):
+        run(capsys, *SIX, "--samples", str(kept))
+    sampled.cut_short_after = inf
+
+
+@pytest.mark.parametrize("unfinished", ["", '{"version": "v0", "prob'])
+def test_a_run_that_was_cut_short_is_continued(sampled, capsys, tmp_path, unfinished):
+    """As often as it takes, and no sample is taken twice."""
+    kept = tmp_path / "samples.jsonl"
+    for _ in range(2):
+        cut_short(sampled, capsys, kept)
+        with kept.open("a") as file:
+            file.write(unfinished)
+    status, printed = run(capsys, *SIX, "--samples", str(kept), "--json")
+    assert status == 0
+    assert sampled.sampled == ALL
+    live = json.loads(printed.out)
+    (environment,) = live["environment"]
+    assert len(environment["continued"]) == 2
+    assert live["gates"]["slower"]["trials"] == 15
+    assert {row["slower"]["trials"] for row in live["rows"] if not row["share"]} == {15}
+
+    status, printed = run(capsys, "--from", str(kept), "--json")
+    assert (status, json.loads(printed.out)) == (0, live)
+
+
+def test_a_run_that_was_cut_short_before_its_first_line_begins_anew(sampled, capsys, tmp_path):
+    kept = tmp_path / "samples.jsonl"
+    kept.write_text('{"gpu": "NVI')
+    status, _ = run(capsys, *SIX, "--samples", str(kept))
+    assert status == 0
+    assert calibrate.read(kept).remaining() == []
+
+
+def test_of_a_run_that_was_cut_short_no_gate_is_whole(sampled, capsys, tmp_path):
+    """Its benchmarks count, each as one of so many as the whole run has; the line that it was
+    writing does not."""
+    kept = tmp_path / "samples.jsonl"
+    cut_short(sampled, capsys, kept)
+    with kept.open("a") as file:
+        file.write('{"version": "v9')
+    status, printed = run(capsys, "--from", str(kept), "--json")
+    assert status == 0
+    rates = json.loads(printed.out)
+    assert rates["gates"]["slower"] == {"hits": 0, "trials": 0, "rate": None, "interval": None}
+    assert {row["slower"]["trials"] for row in rates["rows"] if not row["share"]} == {15}
+    assert calibrate.read(kept).benchmarks == len(BENCHMARKS)
+
+
+def test_seconds_add_up_over_what_was_continued(sampled, capsys, tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+
+    def monotonic():
+        clock.now += 1.5
+        return clock.now
+
+    monkeypatch.setattr(calibrate.time, "monotonic", monotonic)
+    kept = tmp_path / "samples.jsonl"
+    cut_short(sampled, capsys, kept)
+    _, printed = run(capsys, *SIX, "--samples", str(kept), "--json")
+    assert json.loads(printed.out)["environment"][0]["gpu_seconds"] == round(1.5 * len(ALL))
+
+
+def test_a_run_is_continued_under_its_own_conditions_only(sampled, capsys, tmp_path, monkeypatch):
+    kept = tmp_path / "samples.jsonl"
+    cut_short(sampled, capsys, kept)
+    before = kept.read_text()
+    monkeypatch.setitem(ENVIRONMENT, "driver", "590.00")
+    status, printed = run(capsys, "--processes", "8", "--planted", "4", "--samples", str(kept))
+    assert status == 2
+    assert "cannot be continued here: driver is 590.00, not 580.00; processes is 8, not 6;" in (
+        printed.err
+    )
+    assert kept.read_text() == before
+
+
+def test_a_complete_run_is_not_sampled_again(sampled, capsys, tmp_path):
+    kept = tmp_path / "samples.jsonl"
+    run(capsys, *SIX, "--samples", str(kept))
+    before = kept.read_text()
+    status, printed = run(capsys, *SIX, "--samples", str(kept))
+    assert status == 2
+    assert "is complete: judge it by --from" in printed.err
+    assert kept.read_text() == before
+    assert sampled.sampled == ALL
+
+
 def test_what_was_kept_on_earlier_days_can_still_be_judged(capsys):
     days = sorted(map(str, (ROOT / "docs" / "calibration").iterdir()))
     status, printed = run(capsys, "--from", *days, "--json")
     assert status == 0
     rates = json.loads(printed.out)
     assert len(rates["environment"]) == len(days)
+    assert all(run["benchmarks"] >= 55 and run["gpu_seconds"] for run in rates["environment"])
+    assert rates["gates"]["slower"]["trials"] >= 153
     assert rates["gates"]["slower"]["hits"] <= 1
     found = {(row["version"], row["problem"], row["share"]): row["slower"] for row in rates["rows"]}
     for version in calibrate.PLANTED_VERSIONS:
