@@ -19,7 +19,7 @@ from . import builds, gpu, trace
 from .builds import Build
 from .causes import why_slower
 from .checkout import LADDER
-from .child import Record
+from .child import Record, in_shares
 from .document import print_document
 from .gate_report import Report, Row
 from .problems import PROBLEMS
@@ -135,7 +135,7 @@ def compare_static(base: str, head: str) -> Report:
     pair = builds.build([base, head])
     before, after = (_fingerprints(build, ARCHITECTURES) for build in pair)
     requests = [key_of(name, shape) for name in LADDER for shape in SHAPES]
-    counts = [build.ask("trace", [], requests) for build in pair]
+    counts = [_ask_at_once(build, "trace", [], requests) for build in pair]
     for name in LADDER:
         failed = [_verdict_untimed(before[name], after[name])]
         if failed[0] and failed[0][0] is not Verdict.SAME_BINARY:
@@ -173,7 +173,13 @@ def _static_row(
 
 
 def _fingerprints(build: Build, architectures: Sequence[str]) -> dict[str, Record]:
-    return build.ask("fingerprint", [str(build.folder), *architectures], list(LADDER))
+    return _ask_at_once(build, "fingerprint", [str(build.folder), *architectures], list(LADDER))
+
+
+def _ask_at_once(
+    build: Build, module: str, args: Sequence[str], keys: Sequence[str]
+) -> dict[str, Record]:
+    return in_shares(lambda share: build.ask(module, args, share), keys)
 
 
 def _verdict_untimed(before: Record, after: Record) -> tuple[Verdict, str] | None:
