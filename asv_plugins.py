@@ -1,4 +1,5 @@
-"""Plugins of asv: which direction of a benchmark is better, and the pages beside asv's own.
+"""Plugins of asv: which direction of a benchmark is better, the pages beside asv's own, and no run
+whose results would be lost.
 
 asv takes every rise for a loss. A benchmark whose function has ``higher_is_better = True`` gains by
 a rise: then its falls alone are regressions, on asv's Regressions page and in its feed.
@@ -9,9 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from asv.commands.run import Run
+from asv.environment import get_environments, is_existing_only
 from asv.graph import Graph
 from asv.plugins.regressions import Regressions
 from asv.publishing import OutputPublisher
+from asv.util import UserError
 
 from benchmarks.pages import asv_index, site
 
@@ -96,8 +100,13 @@ class Pages(OutputPublisher):  # type: ignore[misc]
     @classmethod
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: Any) -> None:
         html, root = Path(conf.html_dir), Path(conf.repo)
-        subjects = _subjects(root, revisions)
-        site.write(html, site.read(root, Path(conf.results_dir), revisions, subjects))
+        # What asv shows: it warns of the results of other commits, and leaves them out.
+        published = set(repo.get_tags().values()).union(
+            *(repo.get_branch_commits(branch) for branch in conf.branches)
+        )
+        shown = {commit: place for commit, place in revisions.items() if commit in published}
+        subjects = _subjects(root, shown)
+        site.write(html, site.read(root, Path(conf.results_dir), shown, subjects))
         asv_index.adapt(html)
 
 
@@ -111,3 +120,21 @@ def _subjects(repository: Path, commits: Any) -> dict[str, str]:
         check=True,
     )
     return dict(line.split(" ", 1) for line in log.stdout.splitlines())
+
+
+_run = Run.run_from_conf_args
+
+
+def _run_what_is_kept(conf: Any, args: Any, **kwargs: Any) -> Any:
+    """``asv run``; UserError where asv would measure for long, and then drop all of it unsaid."""
+    if args.env_spec and not (args.set_commit_hash or args.dry_run):
+        environments = list(get_environments(conf, args.env_spec))
+        if environments and is_existing_only(environments):
+            raise UserError(
+                "asv keeps no results of an existing environment unless it is told whose they are: "
+                "add --set-commit-hash=$(git rev-parse HEAD), or --dry-run if they are not wanted"
+            )
+    return _run(conf, args, **kwargs)
+
+
+Run.run_from_conf_args = _run_what_is_kept  # asv has no hook for that

@@ -133,7 +133,10 @@ def site(machine: str, commits: str, missing: int | None) -> int:
             commits = f"HASHFILE:{hashes.name}" if found else ""
         if commits:
             announce(f"Measuring {commits} as {machine}")
-            status = run("-m", "asv", "run", "--record-samples", "--machine", machine, commits)
+            # Without it asv does not say why a setup_cache failed; a log is all that a CI leaves.
+            causes = ["--show-stderr"] if os.environ.get("CI") == "true" else []
+            options = ["--record-samples", *causes, "--machine", machine]
+            status = run("-m", "asv", "run", *options, commits)
     status = publish() or status
     if status:
         print("dev.py: asv reported failures, see above", file=sys.stderr)

@@ -26,12 +26,12 @@ class History:
         self.folder = folder
         self.results = folder / "results"
         self.benchmarks = {}
-        self._git("init", "--quiet", "--initial-branch=main")
+        self.git("init", "--quiet", "--initial-branch=main")
         for hour, message in enumerate(messages):
             date = f"2026-01-01T{hour:02}:00:00Z"
             dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
-            self._git("commit", "--quiet", "--allow-empty", "-m", message, **dates)
-        self.commits = self._git("log", "--reverse", "--format=%H").split()
+            self.git("commit", "--quiet", "--allow-empty", "-m", message, **dates)
+        self.commits = self.git("log", "--reverse", "--format=%H").split()
 
     def define(self, name, *params, unit="unit", higher_is_better=False):
         """Add a benchmark; ``params`` are lists of text."""
@@ -97,10 +97,11 @@ class History:
             capture_output=True,
             text=True,
         )
-        assert asv.returncode == 0, asv.stdout + asv.stderr
+        self.output = asv.stdout + asv.stderr
+        assert asv.returncode == 0, self.output
         return self.folder / "html"
 
-    def _git(self, *arguments, **environment):
+    def git(self, *arguments, **environment):
         git = subprocess.run(
             ["git", *AUTHOR, *arguments],
             cwd=self.folder,

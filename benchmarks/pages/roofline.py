@@ -78,7 +78,7 @@ def _picture(
     xs = [intensity(name) for name in speeds]
     ys = [*speeds.values(), *(value for value in (roof, cublas) if value)]
     ridge = [roof / memory] if roof and memory else []
-    x_from, x_to = floor(log10(min(xs))), ceil(log10(max(*xs, *ridge) * 1.5))
+    x_from, x_to = floor(log10(min(xs))), ceil(log10(max([*xs, *ridge]) * 1.5))
     y_from, y_to = floor(log10(min(ys) / 1.5)), ceil(log10(max(ys)))
 
     def x(value: float) -> float:
