@@ -11,21 +11,18 @@ GITHUB_SERVER_URL and GITHUB_RUN_ID, as GitHub does.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from github_api import PER_PAGE, request
 
 MARKER = "<!-- sgemm: speed -->"
 """By this line the comment is found again."""
 
 LONGEST = 60_000  # GitHub takes 65,536 characters
-SECONDS = 30
-PER_PAGE = 100
 
 
 def main() -> int:
@@ -81,21 +78,6 @@ def post(number: int, text: str) -> None:
             break
         page += 1
     request("POST", f"{comments}/{number}/comments", {"body": text})
-
-
-def request(method: str, path: str, content: dict[str, str] | None = None) -> Any:
-    question = urllib.request.Request(
-        os.environ["GITHUB_API_URL"] + path,
-        data=None if content is None else json.dumps(content).encode(),
-        method=method,
-        headers={
-            "Accept": "application/vnd.github+json",
-            "Authorization": f"Bearer {os.environ['GITHUB_TOKEN']}",
-            "Content-Type": "application/json",
-        },
-    )
-    with urllib.request.urlopen(question, timeout=SECONDS) as answer:
-        return json.load(answer)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ CASES = {
     "5.3": "a GPU that is lost while a job runs",
     "5.4": "files that a job leaves and the next cannot remove",
     "5.5": "commits that are pushed at once, and runs that are dropped",
+    "5.6": "a job that waits for a runner that is off",
     "5.7": "no GPU, every test skipped, all green",
     "5.8": "another process on the GPU",
     "5.9": "clocks locked by a job before",

@@ -64,14 +64,29 @@ def test_bad_arguments_are_refused(arguments):
 
 
 @pytest.mark.case("4.4")
-def test_uncommitted_changes_are_refused(checkout):
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("which", [(), ("HEAD^!",), ("--missing", "5")])
+def test_uncommitted_changes_are_refused(checkout, which, staged):
     """asv would measure the last commit in their stead."""
     (checkout / "kernels" / "v0.cu").write_text("third")
-    result = run(checkout, "site")
+    if staged:
+        git(checkout, "add", ".")
+    result = run(checkout, "site", *which)
     assert result.returncode == 2
     assert result.stderr == (
         "dev.py: asv measures commits, and these changes are in none: kernels/v0.cu\n"
     )
+
+
+@pytest.mark.case("4.4")
+def test_one_commit_is_measured_unless_told_otherwise(asv, monkeypatch, checkout):
+    """A bare hash is all of a history to asv."""
+    monkeypatch.setattr(dev, "ROOT", checkout)
+    monkeypatch.setattr(dev.sys, "argv", ["dev.py", "site"])
+    assert dev.main() == 0
+    (measuring, _), (publishing, _) = asv
+    assert measuring[-1] == "HEAD^!"
+    assert publishing == ("-m", "asv", "publish")
 
 
 @pytest.mark.case("4.7")
@@ -314,17 +329,34 @@ def test_a_gpu_that_does_not_work_is_infrastructure(nvidia_smi, monkeypatch, cap
     assert captured.err.startswith("dev.py: infrastructure: ")
 
 
-@pytest.mark.case("5.2")
-def test_the_product_of_the_check_is_right():
-    """With NumPy in CuPy's place, on a GPU that nobody uses."""
-    prelude = (
-        "import sys, numpy, types\n"
-        "sys.modules['cupy'] = numpy\n"
-        "from benchmarks import gpu\n"
-        "alone = types.SimpleNamespace(require_alone=lambda own_processes: None)\n"
-        "gpu.find, gpu.Monitor = (lambda: None), (lambda device: alone)\n"
-    )
-    subprocess.run([sys.executable, "-c", prelude + dev.PRODUCT], cwd=ROOT, check=True)
+@pytest.mark.case("5.2", "5.8")
+@pytest.mark.parametrize(
+    ("planted", "failure"),
+    [
+        ("", ""),
+        ("cupy.asarray = lambda values, dtype: numpy.ones((2, 2))", "a wrong 2x2 product"),
+        ("alone.require_alone = busy", "used by another"),
+    ],
+)
+def test_the_check_computes_a_product_on_an_idle_gpu(planted, failure):
+    """With NumPy in CuPy's place."""
+    prelude = f"""
+import sys, numpy, types
+from benchmarks import gpu
+
+def busy(own_processes):
+    raise gpu.GpuBusyError("used by another")
+
+cupy = types.SimpleNamespace(asarray=numpy.array, float32=numpy.float32)
+sys.modules["cupy"] = cupy
+alone = types.SimpleNamespace(require_alone=lambda own_processes: None)
+gpu.find, gpu.Monitor = (lambda: None), (lambda device: alone)
+{planted}
+"""
+    command = [sys.executable, "-c", prelude + dev.PRODUCT]
+    check = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert bool(check.returncode) == bool(failure)
+    assert failure in check.stderr
 
 
 @pytest.fixture

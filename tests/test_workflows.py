@@ -6,11 +6,15 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import threading
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qs
 
 import pytest
 import yaml
@@ -40,7 +44,8 @@ def script(name):
     return module
 
 
-results, comment = script("results"), script("comment")
+sys.path.append(str(ROOT / ".ci"))  # they share a module
+results, comment, waiting = script("results"), script("comment"), script("waiting")
 
 
 # --- rules ---
@@ -77,10 +82,15 @@ def job_violations(name, job_name, job):
     for step in job["steps"]:
         if "run" in step:
             yield from run_violations(step)
-        if step.get("uses", "").startswith("actions/checkout@") and (
-            (step.get("with") or {}).get("persist-credentials") is not False
-        ):
+        if "continue-on-error" in {*job, *step}:
+            yield "a failure is not red"
+        if needs_history(step) and job["steps"][0]["with"].get("fetch-depth") != 0:
+            yield "a clone that is cut short"
+        action, inputs = step.get("uses", "").partition("@")[0], step.get("with") or {}
+        if action == "actions/checkout" and inputs.get("persist-credentials") is not False:
             yield "credentials stay behind"
+        if action == "actions/upload-artifact" and inputs.get("overwrite") is not True:
+            yield "the job cannot run again: its artifact is there already"
 
 
 def run_violations(step):
@@ -106,6 +116,8 @@ def run_violations(step):
                 results.parse(rest)
             case ["python3", ".ci/comment.py", *rest]:
                 comment.parse(rest)
+            case ["python3", ".ci/waiting.py", *rest]:
+                waiting.parse(rest)
             case ["python3", ".ci/smoke.py", "$CUDA", "$CHOICE"]:
                 pass  # tests/test_locks.py tries what the matrix passes
             case _:
@@ -114,10 +126,17 @@ def run_violations(step):
         yield f"arguments of {command!r}"
 
 
+def needs_history(step):
+    """Whether a step's command walks it."""
+    walking = r"python3 (dev\.py (site|gate|publish)|\.ci/results\.py)\b"
+    return re.match(walking, step.get("run", "")) is not None
+
+
 def is_self_hosted(job):
     return "self-hosted" in job.get("runs-on", "")
 
 
+@pytest.mark.case("4.7", "4.11", "4.13", "5.1")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_a_workflow_keeps_the_rules(file):
     assert violations(file.name, file.read_text()) == []
@@ -134,6 +153,13 @@ PLANTED = {
     "a hash without its version": (" # v5.0.0", "", "not pinned"),
     "no time limit": ("    timeout-minutes: 20\n", "", "no time limit"),
     "credentials": ("          persist-credentials: false\n", "", "credentials"),
+    "a failure that nobody sees": (
+        "      - run: .ci/run",
+        "      - run: .ci/run\n        continue-on-error: true",
+        "not red",
+    ),
+    "a shallow clone": ("          fetch-depth: 0 # asv needs all commits\n", "", "cut short"),
+    "an artifact that is there already": ("          overwrite: true", "", "cannot run again"),
     "an expression": ('"$HEAD"', "${{ github.head_ref }}", "an expression"),
     "an unquoted variable": ('"$HEAD"', "$HEAD", "HEAD in"),
     "a variable from elsewhere": ("          HEAD: ", "          TAIL: ", "HEAD in"),
@@ -142,6 +168,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.case("4.7", "4.11", "4.13", "5.1")
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_found(mistake):
     old, new, expected = PLANTED[mistake]
@@ -288,6 +315,22 @@ def test_the_label_is_asked_for():
     assert {"labeled", "edited", "synchronize"} < set(triggers["pull_request"]["types"])
 
 
+@pytest.mark.case("5.6")
+@pytest.mark.parametrize(
+    ("file", "asked_for"),
+    [
+        *((name, True) for name in ("kernels/v0.cu", "sgemm/matmul.py", "constraints-cuda12.txt")),
+        *((name, True) for name in ("benchmarks/timing.py", "tests/test_gpu.py", "pyproject.toml")),
+        *((name, False) for name in ("README.md", "docs/v0.md", "results/benchmarks.json")),
+        *((name, False) for name in (".github/workflows/cpu.yml", ".ci/run", "asv_plugins.py")),
+    ],
+)
+def test_a_gpu_is_asked_for_only_by_what_runs_on_one(file, asked_for):
+    """Its machine may be off. As no run is made where none is asked for, none may be required."""
+    patterns = load("gpu-pull-request.yml")[True]["pull_request"]["paths"]
+    assert any(fnmatch(file, pattern) for pattern in patterns) is asked_for
+
+
 # --- what happens on the GPU ---
 
 
@@ -303,6 +346,7 @@ class TestOnTheGpu:
             "queue": "max",
         }
 
+    @pytest.mark.case("5.2", "5.3")
     def test_it_is_checked_before_and_after(self, place):
         steps = self_hosted_jobs()[place]["steps"]
         commands = [step["run"] for step in steps if "run" in step]
@@ -311,6 +355,32 @@ class TestOnTheGpu:
         assert evaluate(strip(last["if"]), steps={"before": {"outcome": "success"}})
         assert not evaluate(strip(last["if"]), steps={"before": {"outcome": "failure"}})
 
+    def test_it_takes_no_longer_than_its_steps_may(self, place):
+        """A job that runs out of time is cancelled, and what it has measured is not uploaded."""
+        job = self_hosted_jobs()[place]
+        limits = [
+            step["timeout-minutes"]
+            for step in job["steps"]
+            if step.get("run", "python3 dev.py gpu") != "python3 dev.py gpu"
+            and "results.py" not in step["run"]
+        ]
+        assert job["timeout-minutes"] - sum(limits) >= 10
+
+    @pytest.mark.case("5.4")
+    def test_it_leaves_no_files_of_others(self, place):
+        """Nor any outside its checkout, which the next one's cleans. What a container writes
+        belongs to root."""
+        job = self_hosted_jobs()[place]
+        assert not {"container", "services"} & set(job)
+        actions = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}
+        assert actions == {"actions/checkout", "actions/upload-artifact"}  # no container either
+        checkout = job["steps"][0]
+        assert checkout["uses"].startswith("actions/checkout@")
+        assert set(checkout["with"]) == {"fetch-depth", "persist-credentials"}  # so it cleans
+        for variable in ("SGEMM_CACHE_DIR", "CUPY_CACHE_DIR"):
+            assert job["env"][variable].startswith("${{ github.workspace }}/")
+
+    @pytest.mark.case("5.7")
     def test_no_test_may_be_skipped(self, place):
         job = self_hosted_jobs()[place]
         assert job["env"]["SGEMM_REQUIRE_GPU"] == "1"
@@ -331,6 +401,7 @@ def test_both_workflows_know_the_same_fleet():
     assert labels["self-hosted-runner"]["labels"] == fleets[0]
 
 
+@pytest.mark.case("5.3")
 @pytest.mark.parametrize(
     ("measured", "checked", "kept"),
     [("success", "success", True), ("failure", "success", True), ("success", "failure", False)],
@@ -348,7 +419,11 @@ def test_results_of_a_broken_gpu_are_not_kept(measured, checked, kept):
     [("success", True), ("failure", True), ("cancelled", True), ("skipped", False)],
 )
 def test_the_comment_is_posted_when_the_gate_fails_too(outcome, posted):
-    job = load("gpu-pull-request.yml")["jobs"]["comment"]
+    jobs = load("gpu-pull-request.yml")["jobs"]
+    *_, upload = jobs["gate"]["steps"]
+    assert upload["with"]["path"] == "gate.md"
+    assert evaluate(strip(upload["if"]))  # whatever the steps before have come to
+    job = jobs["comment"]
     assert job["needs"] == "gate"
     assert evaluate(strip(job["if"]), needs={"gate": {"result": outcome}}) is posted
 
@@ -357,6 +432,18 @@ def test_the_comment_is_written_by_main_s_own_script():
     """It may write to the repository, so no code of the pull request runs beside it."""
     checkout = load("gpu-pull-request.yml")["jobs"]["comment"]["steps"][0]
     assert checkout["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
+
+
+@pytest.mark.case("4.2")
+def test_the_site_has_all_of_main():
+    """Of the commit that a run began with, as the jobs of a slow machine are late, asv would leave
+    out what others have measured since."""
+    jobs = load("gpu-machine.yml")["jobs"]
+    assert jobs["site"]["steps"][0]["with"]["ref"] == "main"
+    (upload,) = (s for s in jobs["site"]["steps"] if "upload-pages" in s.get("uses", ""))
+    assert jobs["site"]["outputs"] == {"artifact": upload["with"]["name"]}
+    deployed = jobs["deploy"]["steps"][0]["with"]["artifact_name"]
+    assert deployed == "${{ needs.site.outputs.artifact }}"
 
 
 # --- .ci/results.py ---
@@ -503,8 +590,8 @@ def test_files_of_another_machine_or_kind_are_refused(checkout, tmp_path):
 
 @pytest.fixture
 def github(monkeypatch):
-    """A server in place of GitHub, with the comments of its pull requests."""
-    comments = {}
+    """A server in place of GitHub, with the comments of its pull requests, and its runs' jobs."""
+    comments, jobs = {}, {}
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self, content):
@@ -520,6 +607,10 @@ def github(monkeypatch):
 
         def do_GET(self):
             path, _, query = self.path.partition("?")
+            actions = "/repos/us/sgemm/actions/runs"
+            if path.startswith(actions):
+                self.answer(runs(path.removeprefix(actions), parse_qs(query)))
+                return
             assert path == "/repos/us/sgemm/issues/7/comments"
             assert query.startswith("per_page=100&page=")
             start = 100 * (int(query.rpartition("=")[2]) - 1)
@@ -538,17 +629,29 @@ def github(monkeypatch):
         def log_message(self, *arguments):
             pass
 
+    def runs(path, query):
+        if not path:
+            (status,) = query["status"]
+            return {
+                "workflow_runs": [
+                    {"id": number}
+                    for number, listed in jobs.items()
+                    if any(job["status"] == status for job in listed)
+                ]
+            }
+        return {"jobs": jobs[int(re.fullmatch(r"/(\d+)/jobs", path)[1])]}
+
     def add(body, author="Bot"):
         comments[len(comments)] = {"id": len(comments), "body": body, "user": {"type": author}}
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("GITHUB_API_URL", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("GITHUB_REPOSITORY", "us/sgemm")
     monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.example")
     monkeypatch.setenv("GITHUB_RUN_ID", "42")
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
-    yield SimpleNamespace(comments=comments, add=add)
+    yield SimpleNamespace(comments=comments, add=add, jobs=jobs)
     server.shutdown()
     server.server_close()
 
@@ -599,3 +702,65 @@ def test_a_comment_that_cannot_be_written_is_red(github, monkeypatch, tmp_path, 
     monkeypatch.setenv("GITHUB_API_URL", "http://127.0.0.1:1")
     assert post(monkeypatch, tmp_path, "success") == 1
     assert "could not be written" in capsys.readouterr().err
+
+
+# --- .ci/waiting.py ---
+
+
+def job(status, minutes, *labels):
+    """One that was asked for so many minutes ago."""
+    return {
+        "name": f"{labels[-1]}, {status}",
+        "status": status,
+        "created_at": f"{datetime.now(UTC) - timedelta(minutes=minutes):%Y-%m-%dT%H:%M:%SZ}",
+        "labels": list(labels),
+        "html_url": "https://github.example/job",
+    }
+
+
+OWN = ("self-hosted", "linux", "x64")
+
+
+@pytest.mark.case("5.6")
+@pytest.mark.parametrize(
+    ("jobs", "forsaken"),
+    [
+        ({}, []),
+        ({1: [job("queued", 90, *OWN, "h200")]}, ["h200, queued"]),
+        ({1: [job("queued", 30, *OWN, "h200")]}, []),
+        # Another job has the machine, or another machine one.
+        ({1: [job("queued", 90, *OWN, "h200")], 2: [job("in_progress", 95, *OWN, "h200")]}, []),
+        (
+            {1: [job("pending", 90, *OWN, "h200"), job("in_progress", 95, *OWN, "a100")]},
+            ["h200, pending"],
+        ),
+        ({1: [job("completed", 95, *OWN, "h200"), job("in_progress", 1, *OWN, "h200")]}, []),
+        ({1: [job("queued", 90, "ubuntu-24.04")]}, []),  # GitHub's own
+    ],
+)
+def test_a_job_that_no_machine_takes_is_red(github, monkeypatch, capsys, jobs, forsaken):
+    github.jobs.update(jobs)
+    monkeypatch.setattr(waiting.sys, "argv", ["waiting.py", "60"])
+    assert waiting.main() == bool(forsaken)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(forsaken)
+    for line, name in zip(lines, forsaken, strict=True):
+        assert line.startswith(f"::error title=No runner::{name} waits since ")
+        assert "self-hosted, linux, x64, h200" in line
+
+
+def test_an_answer_that_does_not_come_is_red(github, monkeypatch, capsys):
+    monkeypatch.setattr(waiting.sys, "argv", ["waiting.py", "60"])
+    monkeypatch.setenv("GITHUB_API_URL", "http://127.0.0.1:1")
+    assert waiting.main() == 1
+    assert "GitHub does not say" in capsys.readouterr().err
+
+
+@pytest.mark.case("5.6")
+def test_jobs_that_wait_are_looked_for_where_no_gpu_is_needed():
+    workflow = load("runners.yml")
+    assert workflow[True]["schedule"]
+    (job,) = workflow["jobs"].values()
+    assert not is_self_hosted(job)
+    assert job["permissions"] == {"contents": "read", "actions": "read"}
+    assert job["steps"][-1]["run"] == "python3 .ci/waiting.py 60"
