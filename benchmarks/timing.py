@@ -265,9 +265,21 @@ class Sampler:
         self.plan = Plan.of(seconds, self._workload.sets)
         self.restart()
         self._rotation = count()
-        self._queue_batch, self._queue_lead_in = self._batch, self._next_launch
-        if self.plan.graph:
-            self._queue_batch = self._queue_lead_in = self._stream.capture(self._batch)
+        # No method of its own, which would be a reference to itself: the workload's memory must be
+        # free as soon as the sampler is.
+        self._replay = self._stream.capture(self._batch) if self.plan.graph else None
+
+    def _queue_batch(self) -> None:
+        if self._replay is None:
+            self._batch()
+        else:
+            self._replay()
+
+    def _queue_lead_in(self) -> None:
+        if self._replay is None:
+            self._next_launch()
+        else:
+            self._replay()
 
     def _batch(self) -> None:
         for _ in range(self.plan.launches_per_batch):

@@ -423,6 +423,12 @@ PYTHON_FAULTS = (
             ("one output verified", "min(self._workload.sets, next(self._rotation))", "1"),
             ("no warm-up", "while not self.settled and", "while self.settled and"),
             ("half of a graph's round", "ceil(launches / sets) * sets", "launches"),
+            ("memory kept", "self._rotation = count()", "self._rotation, self._me = count(), self"),
+            (
+                "a graph not replayed",
+                "self._replay()\n\n    def _queue_lead",
+                "pass\n\n    def _queue_lead",
+            ),
             ("a lead-in left out", "if self.plan.lead_in:", "if not self.plan.lead_in:"),
             ("OR for AND", "all(map(_is_precise", "any(map(_is_precise"),
             ("too few samples", "taken >= MIN_SAMPLES and", "taken >= 1 and"),

@@ -1,6 +1,7 @@
 """The instrument's arithmetic: how launches are batched, sampled, rotated, stopped and verified."""
 
 import sys
+import weakref
 from itertools import pairwise
 from types import ModuleType
 
@@ -164,6 +165,20 @@ def test_launches_rotate_through_the_sets(seconds):
     sampler.sample()
     timed = device.launched()[start:]
     assert all(later == (earlier + 1) % device.sets for earlier, later in pairwise(timed))
+
+
+@pytest.mark.parametrize("seconds", [6e-5, 0.003, 0.3])
+@pytest.mark.parametrize("kind", [Sampler, TurnsSampler])
+def test_nothing_is_kept_of_a_sampler(kind, seconds):
+    """Its matrices take gigabytes, which the next one needs before the garbage collector runs."""
+    device = Device(lambda i: seconds)
+    sampler = kind(device, device, device)
+    sampler.prepare()
+    sampler.sample()
+    sampler.finish()
+    left = weakref.ref(sampler)
+    del sampler
+    assert left() is None
 
 
 def test_results_are_verified_before_and_after_and_poisoned_in_between():
