@@ -111,6 +111,11 @@ def remember(found: Path, kept: Path) -> None:
     """Add the accepted slowdowns in ``found`` to those in ``kept``, where they are new."""
     known = kept.read_text().splitlines() if kept.exists() else []
     lines = found.read_text().splitlines() if found.exists() else []
+    try:
+        for line in lines:
+            json.loads(line)
+    except ValueError as error:
+        raise ResultsError(f"{found} is no file of accepted slowdowns: {error}") from None
     if new := [line for line in lines if line not in known]:
         kept.write_text("".join(f"{line}\n" for line in [*known, *new]))
 
