@@ -12,7 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: the cores a
 
 import pytest
 from cases import CASES
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from places import GPU, SIMULATOR
 
 from sgemm import LADDER
@@ -23,6 +23,7 @@ for _profile, _examples in _EXAMPLES.items():
         _profile,
         max_examples=int(os.environ.get("SGEMM_EXAMPLES", _examples)),
         deadline=None,  # the first example of a kernel compiles it
+        suppress_health_check=[HealthCheck.too_slow],  # which a busy machine fails
         print_blob=True,
     )
 settings.load_profile(
