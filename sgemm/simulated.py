@@ -4,6 +4,7 @@ import ctypes
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from math import nan
 from typing import Any
@@ -25,6 +26,9 @@ INSTRUMENTED = 8  # times as long, where it checks or counts
 
 ALIGNMENT = 256  # bytes
 
+SMS = 6  # few, so that small products have tiles to share
+_sms: ContextVar[int] = ContextVar("sms", default=SMS)
+
 
 class Simulated:
     """The simulator as the place where a product runs."""
@@ -33,7 +37,6 @@ class Simulated:
     context: AbstractContextManager[Any] = nullcontext()
     gpu_name = ""
     versions = tuple(LADDER)
-    multiprocessors = 6  # few, so that small products have tiles to share
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> tuple["Simulated", dict[str, np.ndarray]]:
@@ -53,6 +56,10 @@ class Simulated:
         self._arrays = arrays or {}
         self._workspaces: dict[int, np.ndarray] = {}  # by address
         self._results: dict[int, Operand] = {}  # of kernels, by address
+
+    @property
+    def multiprocessors(self) -> int:
+        return _sms.get()
 
     def runs(self, version: Version) -> bool:
         return True
@@ -163,13 +170,12 @@ def aligned(size: int) -> np.ndarray:
 
 @contextmanager
 def simulated_sms(count: int) -> Iterator[None]:
-    """Let the simulated GPU have so many SMs within the context."""
-    before = Simulated.multiprocessors
-    Simulated.multiprocessors = count
+    """Let the simulated GPU have so many SMs within the context, of this thread."""
+    token = _sms.set(count)
     try:
         yield
     finally:
-        Simulated.multiprocessors = before
+        _sms.reset(token)
 
 
 def _limit_seconds() -> float:

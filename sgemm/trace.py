@@ -16,7 +16,7 @@ from . import report, simulator
 from .ladder import Version
 from .matrix import FLOAT_BYTES
 from .multiply import matmul
-from .simulated import Simulated, aligned, simulated_sms
+from .simulated import SMS, aligned, simulated_sms
 from .simulator.counts import SECTOR_BYTES, WARP, Access, Line, total
 
 FIGURES = {
@@ -97,9 +97,7 @@ class Trace:
         }
 
 
-def trace(
-    version: Version, m: int, n: int, k: int, multiprocessors: int = Simulated.multiprocessors
-) -> Trace:
+def trace(version: Version, m: int, n: int, k: int, multiprocessors: int = SMS) -> Trace:
     """Count what the version's kernel asks of memory for an m×n×k product with beta 0, its work
     dealt out to so many SMs.
 

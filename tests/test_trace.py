@@ -1,6 +1,7 @@
 """``python -m sgemm trace``: what is counted, where the counts are known, and on the ladder."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import isnan
 
@@ -354,3 +355,12 @@ def test_atomic_operations_are_neither_loads_nor_stores(tmp_path):
     one = total(launches[0].lines.values())
     assert one.global_loads.requests == 0
     assert one.global_stores.requests == 2
+
+
+def test_each_thread_has_its_own_number_of_sms():
+    """Whoever traces for a GPU changes nothing for others."""
+    alone = {sms: trace(LADDER["v7"], 64, 96, 1024, sms) for sms in (2, 3, 6)}
+    with ThreadPoolExecutor(3) as pool:
+        together = {sms: pool.submit(trace, LADDER["v7"], 64, 96, 1024, sms) for sms in alone}
+    assert {sms: traced.result() for sms, traced in together.items()} == alone
+    assert trace(LADDER["v7"], 64, 96, 1024) == alone[6]
