@@ -14,6 +14,7 @@ from benchmarks.trace import SHAPES, Trace
 from sgemm import LADDER, matmul, simulator
 from sgemm.__main__ import main
 from sgemm.kernel_files import kernel_path, kernels_folder
+from sgemm.simulated import SMS, Simulated, simulated_sms
 from sgemm.simulator.counts import total
 from sgemm.trace import trace
 
@@ -359,8 +360,7 @@ def test_atomic_operations_are_neither_loads_nor_stores(tmp_path):
 
 def test_each_thread_has_its_own_number_of_sms():
     """Whoever traces for a GPU changes nothing for others."""
-    alone = {sms: trace(LADDER["v7"], 64, 96, 1024, sms) for sms in (2, 3, 6)}
-    with ThreadPoolExecutor(3) as pool:
-        together = {sms: pool.submit(trace, LADDER["v7"], 64, 96, 1024, sms) for sms in alone}
-    assert {sms: traced.result() for sms, traced in together.items()} == alone
-    assert trace(LADDER["v7"], 64, 96, 1024) == alone[6]
+    with simulated_sms(2), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: Simulated().multiprocessors).result() == SMS
+        assert Simulated().multiprocessors == 2
+    assert Simulated().multiprocessors == SMS
