@@ -409,7 +409,6 @@ def rates(calibration: Calibration, sessions: Sequence[Session]) -> dict[str, An
             {"version": version, "problem": problem, "share": share, **judged.document()}
             for (version, problem, share), judged in sorted(calibration.benchmarks.items())
         ],
-        benchmarks_of_a_gate=max(session.benchmarks for session in sessions),
         gates=calibration.gates.document(),
     )
 
