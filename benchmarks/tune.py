@@ -1,9 +1,10 @@
-"""``python -m benchmarks tune``: which tiles make a version the fastest on a GPU.
+"""``python -m benchmarks tune``: which version and which tiles are the fastest on a GPU.
 
 Candidates are the ladder's versions with other tiles. Those that break a rule of their kernel,
-spill registers, do not fit an SM, or have a ceiling (``sgemm/ceiling.py``) far below the best are
-pruned by what the compiler says of them, on any machine.
-On a GPU those that are left take turns, as in the sweep.
+spill registers, do not fit an SM, or are predicted to be far slower than the best are pruned by
+what the compiler says of them, on any machine.
+On a GPU those that are left have a short sample each, and the fastest of them take turns, as in the
+sweep.
 """
 
 import argparse
@@ -15,9 +16,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from statistics import median
+from time import monotonic
 from typing import Any
 
-from . import environment, gpu
+from . import environment, gpu, sweep, timing
 from .ceiling import REFERENCE
 from .cublas import Cublas
 from .document import document, print_document
@@ -26,15 +28,34 @@ from .problems import PROBLEMS, Problem, parse
 from .products import Layout, Operands, Product, random_values
 from .timing import BLOCKS, CudaStream, Sampler, WrongResultError, sample_blocks
 
-FAR = 0.9  # of the best ceiling of a version's candidates at a problem
+FAR = 1.5  # times the least time that is predicted at a problem: what takes longer is not timed
+CLOSE = 1.04  # times the least short sample: what takes longer is not timed to the end
+FINALISTS = 3  # that are timed to the end, with the version that matmul takes by its rule
+WORTH = 1.01  # so many times as fast as that one must be what is saved instead
 
-TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))  # M×N
-MICRO_TILES = ((8, 8), (16, 8))
-TILES_WITHOUT_MICRO_TILE = ((8, 32), (16, 32), (32, 32))
-DEPTHS = (0.5, 1, 2)  # of the ladder's K
+START_SECONDS = 5e-6  # of a product, beside its steps of k; measured on an H200
+
+Pairs = tuple[tuple[int, int], ...]
+
+TILES: Pairs = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))  # M×N
+MICRO_TILES: Pairs = ((8, 8), (16, 8))
+TILES_WITHOUT_MICRO_TILE: Pairs = ((8, 32), (16, 32), (32, 32))
+# Where a kernel is for one number of threads, few tiles of many have it:
+SIDES = (32, 64, 96, 128, 256)
+TILES_OF_THREADS: Pairs = tuple(product(SIDES, SIDES))
+MICRO_TILES_OF_THREADS: Pairs = (  # the earlier, the fewer loads from shared memory per FFMA
+    *((16, 8), (8, 16), (8, 12), (8, 8), (24, 4), (16, 4), (8, 4)),
+)
+DEPTHS = (1, 0.5, 2)  # of the ladder's K
+LEAST_DEPTH = 8
 STAGES = (2, 3, 4)  # of a version that has more than two
 SLICES = (2, 4)
 REGISTERS = 65536  # of an SM
+DEALS_OUT_REGISTERS = (9, 0)  # a kernel that needs such a GPU: for as many blocks as in the ladder
+
+SMALL = Problem(32, 32, 32)
+SWEPT = tuple(one for one in sweep.PROBLEMS if one == Problem(one.m, one.n, one.k))
+"""The problems of the sweep that are a shape and no more."""
 
 _ASSERTION = re.compile(r'static assertion failed with "([^"]*)"')
 
@@ -54,8 +75,8 @@ def add_parser(commands: Any) -> None:
         "tune",
         help="which tiles make a version the fastest",
         description="Tries versions with other tiles: prunes them by what the compiler says of "
-        "them, and on a GPU times those that are left. Without a GPU it ranks them by their "
-        "ceilings.",
+        "them, and on a GPU times those that are left. Without a GPU it ranks them by the times "
+        "that are predicted.",
     )
     command.add_argument(
         "--version",
@@ -71,6 +92,18 @@ def add_parser(commands: Any) -> None:
         f"{next(iter(PROBLEMS))})",
     )
     command.add_argument(
+        "--sweep",
+        action="store_true",
+        help=f"the problems of the sweep that are a shape and no more, {len(SWEPT)} of them",
+    )
+    command.add_argument(
+        "--seconds",
+        type=float,
+        default=inf,
+        metavar="N",
+        help="time nothing more after N seconds in all, of which all problems have the same share",
+    )
+    command.add_argument(
         "--gpu",
         metavar="NAME",
         help=f"rank for this GPU, and time nothing (default: the one here, else {REFERENCE})",
@@ -83,10 +116,13 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prune, time and print. The exit status: 1 if a result is wrong, else 0."""
-    problems = [parse(text) for text in options.problem or [next(iter(PROBLEMS))]]
+    deadline = monotonic() + options.seconds
+    problems = [parse(text) for text in options.problem or []]
     for problem in problems:
         if problem != Problem(problem.m, problem.n, problem.k):
             raise ValueError(f"--problem: {problem.name!r} is more than a shape MxNxK")
+    problems += SWEPT if options.sweep else ()
+    problems = list(dict.fromkeys(problems)) or [next(iter(PROBLEMS.values()))]
     device = None if options.gpu else gpu.find()
     if device is None:
         if options.save:
@@ -94,47 +130,70 @@ def run(options: argparse.Namespace) -> int:
         if not options.gpu and os.environ.get("SGEMM_REQUIRE_GPU") == "1":
             raise gpu.NoGpuError("SGEMM_REQUIRE_GPU=1, and there is no GPU")
         return _rank(options, problems)
-    return _time(options, problems, device)
+    return _time(options, problems, device, deadline)
 
 
 def _rank(options: argparse.Namespace, problems: Sequence[Problem]) -> int:
     from sgemm.ceiling import gpu_named
 
     target = gpu_named(options.gpu or REFERENCE)
-    tried = _candidates(options, target.arch)
-    rows = [row for problem in problems for row in _rows(tried, problem, target)]
+    tried = _candidates(_versions(options.version, target.arch), target.arch)
+    rows = [row for problem in problems for row in _rows(tried, problem, target).values()]
     surroundings = {"gpu": target.name, "peak_gflops": target.peak_gflops, "timed": False}
     _print(options, surroundings, rows)
     return 0
 
 
-def _time(options: argparse.Namespace, problems: Sequence[Problem], device: gpu.Gpu) -> int:
-    from sgemm import choices
+def _time(
+    options: argparse.Namespace, problems: Sequence[Problem], device: gpu.Gpu, deadline: float
+) -> int:
+    import cupy
+
+    from sgemm import LADDER, choices
+    from sgemm.ladder import fastest, names_for
 
     monitor = gpu.Monitor(device)
     monitor.require_alone(own_processes=0)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    chosen = []
     with CudaStream() as stream:
-        surroundings = environment.describe(device, monitor, Cublas(stream.stream))
+        cublas = Cublas(stream.stream)
+        surroundings = environment.describe(device, monitor, cublas)
         target = _described(device, surroundings)
-        tried = _candidates(options, target.arch)
-        values = random_values(max(map(Operands.floats, problems)))
-        for problem in problems:
-            of_problem = _rows(tried, problem, target)
-            survivors = {
-                position: tried[position].version
-                for position, row in enumerate(of_problem)
-                if not row["pruned"]
-            }
-            measured = _measure(problem, list(survivors.values()), stream, monitor, values)
-            for position, figures in zip(survivors, measured, strict=True):
-                of_problem[position] |= figures
-            rows += of_problem
-        monitor.require_alone(own_processes=1)
+        names = names_for(device.compute_capability)
+        by_rule = {
+            problem: LADDER[fastest(names, problem.m, problem.n, problem.k, target.sms)]
+            for problem in problems
+        }
+        versions = _versions(options.version, target.arch)
+        with ThreadPoolExecutor(1) as meanwhile:
+            candidates = meanwhile.submit(_candidates, versions, target.arch, by_rule.values())
+            values = random_values(max(map(Operands.floats, [SMALL, *problems])))
+            _compile_the_check(cublas, values)
+            tried = candidates.result()
+        for position, problem in enumerate(_progress(problems, "measuring")):
+            of_problem = _rows(tried, problem, target, by_rule[problem])
+            now = monotonic()
+            until = now + (deadline - now) / (len(problems) - position)
+            _hold(Contest(problem, by_rule[problem], stream, monitor, values), of_problem, until)
+            cupy.get_default_memory_pool().free_all_blocks()  # the next one needs other sizes
+            monitor.require_alone(own_processes=1)
+            rows += of_problem.values()
+            chosen += _choice(list(of_problem.values()))
+            if options.save:  # a run that is cut short has saved what it has found
+                choices.save(options.save, surroundings, chosen)
     _print(options, surroundings | {"timed": True}, rows)
-    if options.save:
-        choices.save(options.save, surroundings, _fastest(rows, problems))
     return int(any(row["wrong"] for row in rows))
+
+
+def _compile_the_check(cublas: Cublas, values: Any) -> None:
+    """Check a small product twice: CuPy takes many seconds to compile what the first check needs,
+    and that of a result that is equal to an earlier one."""
+    small = Product(cublas.multiply, Operands(SMALL, "row", values))
+    small.poison()
+    small.launch(0)
+    for _ in range(2):
+        small.verify(1)
 
 
 def _described(device: gpu.Gpu, surroundings: Mapping[str, Any]) -> Any:
@@ -151,21 +210,29 @@ def _described(device: gpu.Gpu, surroundings: Mapping[str, Any]) -> Any:
     )
 
 
-def _candidates(options: argparse.Namespace, arch: str) -> list[Candidate]:
-    """What is tried of each version, the ladder's own tiles first."""
+def _versions(names: Sequence[str] | None, arch: str) -> list[Any]:
+    """The versions of these names; without names those that matmul chooses from."""
     from sgemm import LADDER
     from sgemm.compiler import require_runs_on, runs_on
     from sgemm.versions import resolve
 
-    if options.version:
-        versions = [resolve(name) for name in options.version]
-        for version in versions:
-            require_runs_on(version, arch)
-    else:
-        versions = [v for v in LADDER.values() if v.peak_share and runs_on(v, arch)]
-    reshaped = [(version, other) for version in versions for other in with_other_tiles(version)]
-    with ThreadPoolExecutor(os.cpu_count()) as compilers:
-        examined = compilers.map(lambda pair: examine(pair[0], pair[1], arch), reshaped)
+    if not names:
+        return [v for v in LADDER.values() if v.peak_share and runs_on(v, arch)]
+    versions = [resolve(name) for name in names]
+    for version in versions:
+        require_runs_on(version, arch)
+    return versions
+
+
+def _candidates(
+    versions: Sequence[Any], arch: str, as_they_are: Iterable[Any] = ()
+) -> list[Candidate]:
+    """What is tried of each version, the ladder's own tiles first; and the versions that are tried
+    with no others."""
+    reshaped = {other: version for version in versions for other in with_other_tiles(version)}
+    reshaped |= {version: version for version in as_they_are}
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:  # NVRTC works in as many threads
+        examined = compilers.map(lambda other: examine(reshaped[other], other, arch), reshaped)
         return without_repetitions(_progress(examined, "compiling", total=len(reshaped)))
 
 
@@ -186,26 +253,51 @@ def without_repetitions(tried: Iterable[Candidate]) -> list[Candidate]:
 
 def with_other_tiles(version: Any) -> list[Any]:
     """The version itself, and with each of the tiles that are worth a try."""
-    tile_m, tile_n, depth = version.tile
-    in_registers = version.micro_tile != (1, 1)
-    tiles = TILES if in_registers else TILES_WITHOUT_MICRO_TILE
+    depth = version.tile[2]
+    depths = [int(depth * share) for share in DEPTHS if depth * share >= LEAST_DEPTH] or [depth]
+    stages = [version.stages, *(STAGES if version.stages > 2 else ())]
     found = {version: None}  # in order, each once
-    for tile, micro_tile, share, stages, slices in product(
-        dict.fromkeys([(tile_m, tile_n), *tiles]),
-        dict.fromkeys([version.micro_tile, *(MICRO_TILES if in_registers else ())]),
-        DEPTHS if depth > 1 else (1,),
-        STAGES if version.stages > 2 else (version.stages,),
-        SLICES if version.slices > 1 else (version.slices,),
-    ):
-        shape = (*tile, int(depth * share)), micro_tile
-        one = version.reshaped(*shape, 1, stages, slices)
+    for (tile, micro_tile, slices), tile_k, buffers in product(_shapes(version), depths, stages):
+        one = version.reshaped((*tile, tile_k), micro_tile, version.blocks_per_sm, buffers, slices)
+        if version.min_compute_capability >= DEALS_OUT_REGISTERS:
+            found[one] = None
+            continue
         most = version.blocks_per_sm
-        if in_registers and one.threads:
+        if micro_tile != (1, 1) and one.threads:
             sums = micro_tile[0] * micro_tile[1]
             most = REGISTERS // (one.threads * (sums + sums // 2 + 32))
         for blocks_per_sm in (most, most * 3 // 4):  # the fewer, the more registers for each thread
-            found[version.reshaped(*shape, max(1, blocks_per_sm), stages, slices)] = None
+            found[replace(one, blocks_per_sm=max(1, blocks_per_sm))] = None
     return list(found)
+
+
+def _shapes(version: Any) -> list[tuple[tuple[int, int], tuple[int, int], int]]:
+    """The tiles of a block, each with that of a thread, and with slices, to be tried."""
+    own = version.tile[:2]
+    if version.threads == version.multipliers:
+        in_registers = version.micro_tile != (1, 1)
+        tiles = TILES if in_registers else TILES_WITHOUT_MICRO_TILE
+        micro_tiles = [version.micro_tile, *(MICRO_TILES if in_registers else ())]
+        return list(product(dict.fromkeys([own, *tiles]), dict.fromkeys(micro_tiles), [1]))
+    found = {own: (version.micro_tile, version.slices)}  # a tile has one: that of the fewest loads
+    slices = SLICES if version.slices > 1 else (1,)
+    for micro_tile, among, tile in product(MICRO_TILES_OF_THREADS, slices, TILES_OF_THREADS):
+        one = version.reshaped((*tile, version.tile[2]), micro_tile, 1, version.stages, among)
+        if one.threads == version.threads and _is_filled(one):
+            found.setdefault(tile, (micro_tile, among))
+    return [(tile, *its) for tile, its in found.items()]
+
+
+def _is_filled(version: Any) -> bool:
+    """Whether whole warps fill the tile, and groups of four rows a slice: the compiler would tell,
+    and take its time."""
+    slices = version.slices
+    lanes_m = 2 if slices == 4 else 4  # kernels/micro_tile.cuh has the rules
+    lanes_n = 32 // slices // lanes_m
+    tile_m, tile_n, _ = version.tile
+    micro_m, micro_n = version.micro_tile
+    rests = tile_m % (lanes_m * micro_m), tile_n % (lanes_n * micro_n), micro_m % (4 * slices)
+    return not any(rests)
 
 
 def examine(version: Any, other: Any, arch: str) -> Candidate:
@@ -216,6 +308,9 @@ def examine(version: Any, other: Any, arch: str) -> Candidate:
     if version.threads != version.multipliers and other.threads != version.threads:
         return Candidate(other, pruned=f"{other.threads} threads; it is for {version.threads}")
     try:
+        spill_bytes = compile(other, arch).spill_bytes
+        if spill_bytes:
+            return Candidate(other, pruned=f"spills {spill_bytes} bytes per thread")
         found = inspect(other, arch)
         pruned = _why_not(other, found)
         if not pruned:
@@ -227,9 +322,9 @@ def examine(version: Any, other: Any, arch: str) -> Candidate:
 
 
 def _why_not(version: Any, found: Any) -> str | None:
-    """What the compiler's figures say against a version."""
-    if found.spill_bytes:
-        return f"spills {found.spill_bytes} bytes per thread"
+    """What an SM's limits say against a version, or that nothing can be predicted of it."""
+    if not found.loop.ffma:
+        return "its machine code has no loop with FFMA"
     if found.occupancy is None:
         return f"what an SM of {found.arch} holds is not known"
     if found.occupancy.blocks < version.blocks_per_sm:
@@ -241,102 +336,208 @@ def _last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1].strip()
 
 
-def _rows(tried: Sequence[Candidate], problem: Problem, target: Any) -> list[dict[str, Any]]:
-    """A row for each candidate at a problem, in the same order, with nothing timed yet."""
+def _rows(
+    tried: Sequence[Candidate], problem: Problem, target: Any, by_rule: Any = None
+) -> dict[Any, dict[str, Any]]:
+    """Version to row, of each candidate at a problem, in the same order, with nothing timed yet;
+    ``by_rule`` is the one that is not pruned for what is predicted of it."""
     from sgemm.ceiling import ceiling
 
     shape = problem.m, problem.n, problem.k
-    limits = [
-        None if one.pruned else ceiling(one.version, one.found, target, *shape) for one in tried
-    ]
-    best: dict[str, float] = {}  # of a version's candidates
-    for one, limit in zip(tried, limits, strict=True):
-        if limit:
-            best[one.version.name] = max(best.get(one.version.name, 0), limit.share)
-    rows = []
-    for one, limit in zip(tried, limits, strict=True):
+    limits = {
+        one.version: ceiling(one.version, one.found, target, *shape)
+        for one in tried
+        if not one.pruned
+    }
+    predicted = {
+        version: predicted_seconds(version, limit, problem, target)
+        for version, limit in limits.items()
+    }
+    least = min(predicted.values(), default=inf)
+    rows = {}
+    for one in tried:
         version, found, pruned = one.version, one.found, one.pruned
-        if limit and limit.share < FAR * best[version.name]:
-            pruned = f"its ceiling is far below {best[version.name]:.1%}"
-        rows.append(
-            {
-                "problem": problem.name,
-                "shape": shape,
-                "version": version.name,
-                "tile": version.tile,
-                "micro_tile": version.micro_tile,
-                "blocks_per_sm": version.blocks_per_sm,
-                "stages": version.stages,
-                "slices": version.slices,
-                "threads": version.threads,
-                "dynamic_shared_bytes": version.dynamic_shared_bytes,
-                "registers": found and found.registers,
-                "spill_bytes": found and found.spill_bytes,
-                "occupancy": found and found.occupancy and found.occupancy.share,
-                "ceiling": limit and limit.share,
-                "limit": limit and limit.limit,
-                "pruned": pruned,
-                "gflops": None,
-                "seconds": [],
-                "wrong": None,
-            }
-        )
+        limit, seconds = limits.get(version), predicted.get(version)
+        if seconds and seconds > FAR * least and version != by_rule:
+            pruned = f"predicted to take {seconds / least:.2f} times as long as the best"
+        rows[version] = {
+            "problem": problem.name,
+            "shape": shape,
+            "version": version.name,
+            "tile": version.tile,
+            "micro_tile": version.micro_tile,
+            "blocks_per_sm": version.blocks_per_sm,
+            "stages": version.stages,
+            "slices": version.slices,
+            "threads": version.threads,
+            "dynamic_shared_bytes": version.dynamic_shared_bytes,
+            "registers": found and found.registers,
+            "occupancy": found and found.occupancy and found.occupancy.share,
+            "ceiling": limit and limit.share,
+            "limit": limit and limit.limit,
+            "predicted_gflops": seconds and problem.flops / seconds / 1e9,
+            "pruned": pruned,
+            "by_rule": version == by_rule,
+            "gflops": None,
+            "seconds": [],
+            "wrong": None,
+        }
     return rows
 
 
-def _measure(
-    problem: Problem,
-    versions: Sequence[Any],
-    stream: CudaStream,
-    monitor: gpu.Monitor,
-    values: Any,
-) -> list[dict[str, Any]]:
-    """The figures of each version at a problem, all timed in turns."""
-    operands: dict[Layout, Operands] = {}
-    for version in versions:
-        if version.b_layout not in operands:
-            operands[version.b_layout] = Operands(problem, version.b_layout, values)
-    samplers = [
-        Sampler(Product(by_version(version), operands[version.b_layout]), stream, monitor)
-        for version in versions
-    ]
-    wrong: dict[Sampler, str] = {}
-    for sampler in _progress(samplers, f"{problem.name}: warming up"):
-        _unless_wrong(sampler, sampler.prepare, wrong)
-    right = [sampler for sampler in samplers if sampler not in wrong]
-    for turn in _progress(range(BLOCKS), f"{problem.name}: measuring"):
-        sample_blocks(right, turn)
-    for sampler in right:
-        _unless_wrong(sampler, sampler.finish, wrong)
-    figures = []
-    for sampler in samplers:
-        seconds = [] if sampler in wrong else [sample.seconds for sample in sampler.samples]
-        gflops = problem.flops / median(seconds) / 1e9 if seconds else None
-        figures.append({"gflops": gflops, "seconds": seconds, "wrong": wrong.get(sampler)})
-    return figures
+def predicted_seconds(version: Any, limit: Any, problem: Problem, target: Any) -> float:
+    """About how long a version takes, of which ``limit`` is the ceiling at the problem: its plan at
+    the pace that an SM can hold while it computes, or the way through memory if that takes longer.
+    """
+    in_an_sm = [share for name, share in limit.limits.items() if name != "memory"]
+    pace = min(in_an_sm) / limit.limits["tiles"] * target.peak_gflops * 1e9 / target.sms
+    plan = version.plan(problem.m, problem.n, problem.k, target.sms)
+    tile_m, tile_n, _ = version.tile
+    blocks = min(version.blocks_per_sm, -(-plan.blocks // target.sms))  # of an SM at a time
+    computing = 2 * plan.steps * tile_m * tile_n * blocks / pace
+    moving = problem.operand_bytes / (target.gigabytes_per_second * 1e9)
+    return float(START_SECONDS + max(computing, moving))
 
 
-def _unless_wrong(sampler: Sampler, step: Callable[[], None], wrong: dict[Sampler, str]) -> None:
-    """Note with the sampler that its result is wrong, or that its kernel does not start."""
-    from sgemm import KernelError
-    from sgemm.errors import GpuUnusableError
+class Contest:
+    """The candidates that are timed at a ``problem``. ``seconds`` are those of each one's short
+    sample if it is right, ``wrong`` says what is wrong with the others. Of the samplers only those
+    of the fastest stay, and that of ``by_rule``: each has a result in memory."""
 
-    try:
-        step()
-    except GpuUnusableError:
-        raise
-    except (WrongResultError, KernelError) as error:
-        wrong[sampler] = str(error)
+    def __init__(
+        self,
+        problem: Problem,
+        by_rule: Any,
+        stream: CudaStream,
+        monitor: gpu.Monitor,
+        values: Any,
+    ) -> None:
+        self.seconds: dict[Any, float] = {}
+        self.wrong: dict[Any, str] = {}
+        self.problem = problem
+        self._by_rule = by_rule
+        self._stream = stream
+        self._monitor = monitor
+        self._values = values
+        self._operands: dict[Layout, Operands] = {}
+        self._samplers: dict[Any, Sampler] = {}
+
+    def sample(self, version: Any) -> None:
+        """Take a short sample of a version."""
+        layout = version.b_layout
+        if layout not in self._operands:
+            self._operands[layout] = Operands(self.problem, layout, self._values)
+        workload = Product(by_version(version), self._operands[layout])
+        sampler = Sampler(workload, self._stream, self._monitor)
+        sampler.settled = True  # a warm-up would take ten times as long as the sample
+        if self._is_right(version, sampler.prepare):
+            self.seconds[version] = sampler.sample().seconds
+            self._samplers[version] = sampler
+        for slower in self._samplers.keys() - self.finalists():
+            self._is_right(slower, self._samplers.pop(slower).finish)
+
+    def close(self) -> list[Any]:
+        """The fastest so far, and those close to it, in that order."""
+        least = min(self.seconds.values(), default=inf)
+        close = [version for version, seconds in self.seconds.items() if seconds <= CLOSE * least]
+        return sorted(close, key=lambda version: self.seconds[version])
+
+    def finalists(self) -> list[Any]:
+        """Those that are to be timed to the end."""
+        rivals = [version for version in self.close() if version != self._by_rule]
+        own = [self._by_rule] if self._by_rule in self.seconds else []
+        return own + rivals[: FINALISTS - len(own)]
+
+    def decide(self) -> dict[Any, list[float]]:
+        """Let the finalists take turns, if there are several; the seconds of their samples."""
+        finalists = {version: self._samplers[version] for version in self.finalists()}
+        if len(finalists) > 1:
+            for sampler in finalists.values():
+                sampler.restart()
+            for turn in range(BLOCKS):
+                sample_blocks(list(finalists.values()), turn)
+        return {
+            version: [sample.seconds for sample in sampler.samples]
+            for version, sampler in finalists.items()
+            if self._is_right(version, sampler.finish)
+        }
+
+    def _is_right(self, version: Any, step: Callable[[], None]) -> bool:
+        """Whether a step does not find that the version's result is wrong, or that its kernel does
+        not start."""
+        from sgemm import KernelError
+        from sgemm.errors import GpuUnusableError
+
+        try:
+            step()
+        except GpuUnusableError:
+            raise
+        except (WrongResultError, KernelError) as error:
+            self.wrong[version] = str(error)
+            self.seconds.pop(version, None)
+            return False
+        return True
 
 
-def _fastest(rows: Sequence[dict[str, Any]], problems: Sequence[Problem]) -> list[dict[str, Any]]:
-    """The fastest row of each problem that has one."""
-    timed = [row for row in rows if row["gflops"]]
-    return [
-        max(of_problem, key=lambda row: row["gflops"])
-        for problem in problems
-        if (of_problem := [row for row in timed if row["problem"] == problem.name])
-    ]
+def _hold(contest: Contest, rows: Mapping[Any, dict[str, Any]], until: float) -> None:
+    """Time the candidates that are not pruned, and enter into the rows what came out.
+
+    First each tile has its turn, with the depth and the buffers that are the nearest to the
+    ladder's and the best predictions first; then, in half of the time at least, the fastest tiles
+    with the others.
+    """
+    tiles: dict[Any, list[Any]] = {}
+    for version, row in rows.items():
+        if not row["pruned"]:
+            tiles.setdefault(_tile(version), []).append(version)
+    first = [of_tile[0] for of_tile in tiles.values()]
+    first.sort(
+        key=lambda version: (rows[version]["by_rule"], rows[version]["predicted_gflops"]),
+        reverse=True,
+    )
+    until -= FINALISTS * BLOCKS * timing.BLOCK_SECONDS  # which their turns take in the end
+
+    def sample(versions: Iterable[Any], until: float) -> None:
+        for version in versions:
+            if len(contest.seconds) > 1 and monotonic() > until:
+                rows[version]["pruned"] = "no time was left for it"
+            else:
+                contest.sample(version)
+
+    sample(first, (monotonic() + until) / 2)
+    sample((other for one in contest.close() for other in tiles[_tile(one)][1:]), until)
+
+    decided = contest.decide()
+    for version in (version for of_tile in tiles.values() for version in of_tile):
+        row = rows[version]
+        if version in contest.wrong:
+            row["wrong"] = contest.wrong[version]
+        elif version in decided:
+            row["seconds"] = decided[version]
+        elif version in contest.seconds:
+            row["seconds"] = [contest.seconds[version]]
+            row["pruned"] = "slower in a short sample"
+        elif not row["pruned"]:
+            row["pruned"] = "its tile is slower, with other buffers"
+        if row["seconds"]:
+            row["gflops"] = contest.problem.flops / median(row["seconds"]) / 1e9
+
+
+def _tile(version: Any) -> Any:
+    """What candidates have in common that differ in depth, buffers and blocks per SM only."""
+    return version.name, version.tile[:2], version.micro_tile, version.slices
+
+
+def _choice(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the rows of a problem that which ``matmul`` should take there, if any is right: the
+    fastest, or where that is not worth a change, what it takes by its rule. That is a choice too:
+    without it a near shape's would count."""
+    timed = [row for row in rows if row["gflops"] and not row["pruned"]]
+    if not timed:
+        return []
+    best = max(timed, key=lambda row: row["gflops"])
+    by_rule = next((row for row in timed if row["by_rule"]), best)
+    return [best if best["gflops"] > WORTH * by_rule["gflops"] else by_rule]
 
 
 def _progress(steps: Any, what: str, total: int | None = None) -> Any:
@@ -349,12 +550,15 @@ def _progress(steps: Any, what: str, total: int | None = None) -> Any:
 def _print(
     options: argparse.Namespace, surroundings: dict[str, Any], rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Best first: by what was measured, else by the ceiling; then what was pruned."""
+    """Best first: by what was measured to the end, then by what was measured at all, and by what
+    is predicted."""
     from rich.console import Console
 
     rows = sorted(
-        rows, key=lambda row: (row["gflops"] or 0, not row["pruned"], row["ceiling"] or 0)
-    )[::-1]
+        rows,
+        key=lambda row: (not row["pruned"], row["gflops"] or 0, row["predicted_gflops"] or 0),
+        reverse=True,
+    )
     if options.json:
         print_document(document("tune", surroundings, rows))
         return
@@ -365,7 +569,7 @@ def _print(
         of_problem = [row for row in rows if row["problem"] == problem]
         console.print(_table(f"{problem} on {surroundings['gpu']}", of_problem))
     if not surroundings["timed"]:
-        console.print("Nothing was timed: the order is that of the ceilings (docs/ceiling.md).")
+        console.print("Nothing was timed: the order is that of the predictions (docs/tuning.md).")
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]]) -> Any:
@@ -373,9 +577,9 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> Any:
 
     table = Table(title=title, title_justify="left")
     headings = ("version", "tile", "per thread", "blocks/SM", "stages", "slices", "threads")
-    for heading in (*headings, "registers", "occupancy", "ceiling", "GFLOPS"):
+    for heading in (*headings, "registers", "occupancy", "ceiling", "predicted", "GFLOPS"):
         table.add_column(heading, justify="left" if heading == "version" else "right")
-    table.add_column("limited by; or why it is not timed")
+    table.add_column("limited by; or why it is not timed to the end")
     for row in rows:
         table.add_row(
             row["version"],
@@ -385,7 +589,7 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> Any:
             "–" if row["registers"] is None else str(row["registers"]),
             _percent(row["occupancy"]),
             _percent(row["ceiling"]),
-            f"{row['gflops']:,.0f}" if row["gflops"] else "–",
+            *(f"{row[key]:,.0f}" if row[key] else "–" for key in ("predicted_gflops", "gflops")),
             row["wrong"] or row["pruned"] or row["limit"],
         )
     return table

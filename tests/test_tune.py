@@ -2,13 +2,17 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 import sgemm
 from benchmarks import __main__ as command
-from benchmarks import tune
-from sgemm import LADDER, choices, sass
+from benchmarks import sweep, tune
+from benchmarks.problems import Problem
+from benchmarks.timing import BLOCKS
+from sgemm import LADDER, choices, inspection, ladder, sass
+from sgemm.ceiling import ceiling, gpu_named
 
 pytest.importorskip("cuda.bindings.nvrtc")
 if sass.find_disassembler() is None:
@@ -27,9 +31,14 @@ def few(monkeypatch):
     monkeypatch.setattr(tune, "DEPTHS", (1,))
 
 
-def run(capsys, *arguments):
-    status = command.main(["tune", "--version=v3", *arguments])
+def run(capsys, *arguments, version="v3"):
+    status = command.main(["tune", f"--version={version}", *arguments])
     return status, capsys.readouterr()
+
+
+def rows_of(printed, version=None):
+    rows = json.loads(printed.out)["rows"]
+    return [row for row in rows if version in (None, row["version"])]
 
 
 def reshaped(name, **changed):
@@ -59,6 +68,32 @@ def test_the_ladders_tiles_come_first_and_each_once(version):
     found = tune.with_other_tiles(version)
     assert found[0] == version
     assert len(set(found)) == len(found) > 1 or version.tile[2] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [
+        ("v7", {((256, 128), (16, 8)), ((128, 128), (8, 8))}),
+        ("v8", {((128, 64), (16, 8)), ((32, 256), (16, 8)), ((64, 64), (16, 4))}),
+        ("v9", {((32, 32), (8, 4)), ((64, 32), (16, 4)), ((32, 128), (8, 16))}),
+    ],
+)
+def test_mirrored_and_small_tiles_where_the_threads_are_given(name, offered):
+    version = LADDER[name]
+    found = tune.with_other_tiles(version)
+    assert len({one.tile[:2] for one in found}) == len(
+        {(one.tile[:2], one.micro_tile, one.slices) for one in found}
+    )
+    assert {one.threads for one in found} == {version.threads}
+    assert {one.tile[2] % 8 for one in found} == {0}
+    assert offered <= {(one.tile[:2], one.micro_tile) for one in found}
+
+
+@pytest.mark.parametrize(("name", "changes"), [("v6", False), ("v8", False), ("v9", True)])
+def test_a_kernel_that_deals_out_registers_keeps_its_blocks_per_sm(name, changes):
+    """Two blocks of v8 would wait for each other's registers for ever."""
+    counts = {one.blocks_per_sm for one in tune.with_other_tiles(LADDER[name])}
+    assert counts == {1, 2, 3} if changes else {1}
 
 
 @pytest.mark.parametrize("tile", [(64, 64), (128, 128)])
@@ -93,6 +128,13 @@ def test_what_does_not_fit_an_sm_as_often_as_asked_for_is_pruned():
     assert tune._why_not(reshaped("v3", blocks_per_sm=3), found).startswith("an SM holds ")
 
 
+def test_what_has_no_loop_is_pruned(monkeypatch):
+    """Nothing can be predicted of it."""
+    monkeypatch.setattr(sass, "main_loop", lambda instructions: [])
+    monkeypatch.setattr(inspection, "_reader", lambda: "one that finds no loops")
+    assert tune.examine(LADDER["v9"], LADDER["v9"], "sm_90").pruned.endswith("no loop with FFMA")
+
+
 def test_the_same_machine_code_is_timed_once():
     """Three blocks or four, v5 with tiles of 64×64 has all registers that it can use."""
     tried = [
@@ -105,10 +147,49 @@ def test_the_same_machine_code_is_timed_once():
     assert second.pruned == "the same machine code as for 4 blocks/SM"
 
 
+# Predictions.
+
+H200 = gpu_named("H200")
+
+
+def predicted(version, *shape, gpu=H200):
+    limit = ceiling(version, tune.examine(version, version, "sm_90").found, gpu, *shape)
+    return tune.predicted_seconds(version, limit, Problem(*shape), gpu)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "microseconds"),
+    [  # docs/sweep.md
+        ("v7", (8192, 8192, 8192), 19_782),
+        ("v7", (2048, 2048, 2048), 323.8),
+        ("v8", (1024, 1024, 1024), 47.7),
+        ("v8", (512, 512, 512), 16.3),
+        ("v8", (128, 128, 128), 11.5),
+        ("v8", (64, 4096, 4096), 52.5),
+        ("v8", (8192, 16, 8192), 368.3),
+    ],
+)
+def test_predictions_are_right_within_the_factor_that_prunes(name, shape, microseconds):
+    seconds = predicted(LADDER[name], *shape)
+    assert seconds < microseconds / 1e6 < tune.FAR * seconds
+
+
+def test_what_the_prediction_knows():
+    v8, v9 = LADDER["v8"], LADDER["v9"]
+    assert predicted(v9, 256, 256, 256) < predicted(v8, 256, 256, 256)  # too few tiles of v8's
+    assert predicted(v9, 4096, 4096, 4096) > predicted(v8, 4096, 4096, 4096)  # more per FFMA
+    assert predicted(v9, 64, 64, 65536) > 5 * predicted(v8, 64, 64, 65536)  # shares no tiles
+    # Half of a tile of 64 rows is wasted.
+    assert predicted(v8, 32, 65536, 1024) == pytest.approx(predicted(v8, 64, 65536, 1024))
+    slow_memory = replace(H200, gigabytes_per_second=1)
+    through_memory = tune.START_SECONDS + 4 * 3 * 512**2 / 1e9
+    assert predicted(v8, 512, 512, 512, gpu=slow_memory) == pytest.approx(through_memory)
+
+
 # Without a GPU.
 
 
-def test_without_a_gpu_the_ceilings_rank(few, capsys, monkeypatch):
+def test_without_a_gpu_the_predictions_rank(few, capsys, monkeypatch):
     monkeypatch.setattr(tune.gpu, "find", lambda: None)
     status, printed = run(capsys, "--json", "--problem=4096x4096x4096", "--problem=512x512x512")
     document = json.loads(printed.out)
@@ -119,22 +200,40 @@ def test_without_a_gpu_the_ceilings_rank(few, capsys, monkeypatch):
     large = [row for row in document["rows"] if row["problem"] == "4096x4096x4096"]
     assert len(large) == len(document["rows"]) / 2
     survivors = [row for row in large if not row["pruned"]]
-    ceilings = [row["ceiling"] for row in survivors]
-    assert ceilings == sorted(ceilings, reverse=True)
+    figures = [row["predicted_gflops"] for row in survivors]
+    assert figures == sorted(figures, reverse=True)
     assert large[: len(survivors)] == survivors
     assert {tuple(row["tile"][:2]) for row in survivors} >= {(64, 64), (128, 128)}
     assert all(row["gflops"] is None for row in document["rows"])
 
 
-def test_a_ceiling_far_below_the_best_is_pruned(few, capsys, monkeypatch):
+def test_what_is_predicted_to_be_far_slower_is_pruned(few, capsys, monkeypatch):
     monkeypatch.setattr(tune, "FAR", 1)
     _, printed = run(capsys, "--json", "--gpu=H200")
-    rows = json.loads(printed.out)["rows"]
-    best = max(row["ceiling"] or 0 for row in rows)
+    rows = rows_of(printed)
+    best = max(row["predicted_gflops"] or 0 for row in rows)
     for row in rows:
-        if row["ceiling"]:
-            assert (row["pruned"] is None) == (row["ceiling"] == best)
-    assert any("far below" in (row["pruned"] or "") for row in rows)
+        if row["predicted_gflops"]:
+            assert (row["pruned"] is None) == (row["predicted_gflops"] == best)
+    assert any("predicted to take 1." in (row["pruned"] or "") for row in rows)
+
+
+def test_versions_are_compared_with_each_other(few, capsys, monkeypatch):
+    """At 4096×4096×4096, v3 as a whole is far behind v9."""
+    for constant, only in (("TILES_OF_THREADS", ((32, 64),)), ("STAGES", (3,))):
+        monkeypatch.setattr(tune, constant, only)
+    monkeypatch.setattr(tune, "FAR", 1.01)
+    _, printed = run(capsys, "--json", "--gpu=H200", "--version=v9", "--problem=256x256x256")
+    assert {row["version"] for row in rows_of(printed) if not row["pruned"]} == {"v9"}
+
+
+def test_the_problems_of_the_sweep(few, capsys, monkeypatch):
+    monkeypatch.setattr(tune, "MICRO_TILES", ())
+    _, printed = run(capsys, "--json", "--gpu=H200", "--sweep", "--problem=128x128x128")
+    swept = {problem.name for problem in sweep.PROBLEMS}
+    problems = {row["problem"] for row in rows_of(printed)}
+    assert swept - problems == {"4096x4096x4096 A+1", "4096x4096x4096 B column-major"}
+    assert problems < swept
 
 
 def test_people_are_told_that_nothing_was_timed(few, fake_gpu, capsys):
@@ -173,17 +272,96 @@ def test_a_gpu_that_has_to_be_there(capsys, monkeypatch):
 # On a GPU.
 
 
-def test_what_is_left_is_timed(few, fake_gpu, capsys):
+def by_the_rule(*shape):
+    return ladder.fastest(tuple(LADDER), *shape, 1)
+
+
+def test_what_is_left_is_timed(few, fake_gpu, capsys, monkeypatch):
+    monkeypatch.setattr(tune, "CLOSE", 1000)
     status, printed = run(capsys, "--json", f"--problem={SMALL}")
     document = json.loads(printed.out)
     assert status == 0
     assert document["environment"]["timed"] is True
-    timed = [row for row in document["rows"] if not row["pruned"]]
-    assert len(timed) > 1
-    for row in document["rows"]:
-        assert bool(row["seconds"]) == bool(row["gflops"]) == (row in timed)
-    gflops = [row["gflops"] for row in timed]
+    rows = document["rows"]
+    finalists = [row for row in rows if not row["pruned"]]
+    assert rows[: tune.FINALISTS] == finalists
+    assert all(len(row["seconds"]) >= BLOCKS for row in finalists)
+    gflops = [row["gflops"] for row in finalists]
     assert gflops == sorted(gflops, reverse=True)
+    dropped = [row for row in rows if row["pruned"] == "slower in a short sample"]
+    assert dropped
+    assert all(row["gflops"] and len(row["seconds"]) == 1 for row in dropped)
+    for row in rows:
+        assert bool(row["seconds"]) == bool(row["gflops"]) == (row in finalists + dropped)
+
+
+def test_what_matmul_takes_by_its_rule_is_always_timed(few, fake_gpu, capsys, monkeypatch):
+    """Though it is another version, and predicted to be slower than the best."""
+    monkeypatch.setattr(tune, "FAR", 0)
+    _, printed = run(capsys, "--json", f"--problem={SMALL}")
+    (timed,) = (row for row in rows_of(printed) if row["gflops"])
+    assert timed["by_rule"]
+    assert timed["version"] == by_the_rule(65, 66, 20) != "v3"
+    assert timed["tile"] == list(LADDER[timed["version"]].tile)
+
+
+def test_a_tile_that_is_slower_is_not_tried_with_other_buffers(few, fake_gpu, capsys, monkeypatch):
+    monkeypatch.setattr(tune, "DEPTHS", (1, 0.5))
+    monkeypatch.setattr(tune, "CLOSE", 1)
+    _, printed = run(capsys, "--json", f"--problem={SMALL}")
+    v3 = [row for row in rows_of(printed, "v3") if row["predicted_gflops"]]
+    depths = {m_n_of(row): set() for row in v3}
+    for row in v3:
+        if row["gflops"]:
+            depths[m_n_of(row)].add(row["tile"][2])
+    assert all(16 in timed for timed in depths.values())
+    assert sum(8 in timed for timed in depths.values()) < len(depths)
+    spared = [row for row in v3 if "slower, with other" in (row["pruned"] or "")]
+    assert 8 in {row["tile"][2] for row in spared}
+
+
+def m_n_of(row):
+    return (*row["tile"][:2], *row["micro_tile"])
+
+
+def test_where_no_time_is_left_two_are_timed(few, fake_gpu, capsys):
+    _, printed = run(capsys, "--json", f"--problem={SMALL}", "--problem=33x34x35", "--seconds=0")
+    rows = rows_of(printed)
+    assert Counter(row["problem"] for row in rows if row["gflops"]) == {SMALL: 2, "33x34x35": 2}
+    assert sum(row["by_rule"] and bool(row["gflops"]) for row in rows) == 2
+    assert any(row["pruned"] == "no time was left for it" for row in rows)
+
+
+def test_each_problem_has_its_share_of_the_time(few, fake_gpu, capsys, monkeypatch):
+    now, shares = [100.0], []
+
+    def hold(contest, rows, until):
+        shares.append(until - now[0])
+        now[0] += 1  # it takes a second, and leaves the rest to the others
+
+    monkeypatch.setattr(tune, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tune, "_hold", hold)
+    run(capsys, "--json", *(f"--problem={n}x{n}x{n}" for n in (8, 9, 10)), "--seconds=30")
+    assert shares == [10, 14.5, 28]
+
+
+def test_the_results_of_those_that_are_out_leave_the_memory(few, fake_gpu, capsys, monkeypatch):
+    most = []
+    sample = tune.Contest.sample
+
+    def counted(contest, version):
+        sample(contest, version)
+        most.append(len(contest._samplers))
+
+    freed = []
+    monkeypatch.setattr(tune.Contest, "sample", counted)
+    pool = fake_gpu.cupy.get_default_memory_pool()
+    pool.free_all_blocks = lambda: freed.append(True)
+    monkeypatch.setattr(fake_gpu.cupy, "get_default_memory_pool", lambda: pool)
+    run(capsys, "--json", f"--problem={SMALL}", "--problem=33x34x35")
+    assert len(most) > max(most)
+    assert max(most) <= tune.FINALISTS
+    assert freed == [True, True]
 
 
 @pytest.mark.parametrize("right_calls", [0, 1])
@@ -198,25 +376,66 @@ def test_a_wrong_result_is_not_chosen(few, fake_gpu, capsys, monkeypatch, tmp_pa
             out += 1
 
     monkeypatch.setattr(sgemm, "matmul", wrong)
+    monkeypatch.setattr(tune, "FAR", 1000)
     file = tmp_path / "choices.json"
     status, printed = run(capsys, "--json", f"--problem={SMALL}", f"--save={file}")
-    rows = json.loads(printed.out)["rows"]
     assert status == 1
-    for row in rows:
-        if not row["pruned"]:
-            assert bool(row["wrong"]) == (row["tile"][0] == 128) == (row["gflops"] is None)
+    timed = [row for row in rows_of(printed) if row["wrong"] or row["gflops"]]
+    assert any(row["wrong"] for row in timed)
+    for row in timed:
+        assert bool(row["wrong"]) == (row["tile"][0] == 128) == (row["gflops"] is None)
     (chosen,) = json.loads(file.read_text())["choices"]
     assert chosen["tile"][0] == 64
 
 
 def test_what_is_saved_is_what_matmul_chooses(few, fake_gpu, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(tune, "WORTH", 0)  # whether or not it is faster here
     file = tmp_path / "fake.json"
     status, printed = run(capsys, "--json", f"--problem={SMALL}", f"--save={file}")
     assert status == 0
-    best = json.loads(printed.out)["rows"][0]
+    best = rows_of(printed)[0]
     monkeypatch.setenv("SGEMM_CHOICES", str(tmp_path))
     chosen = choices.choose(tuple(LADDER), 65, 66, 20, "Fake GPU", 132)
-    assert (chosen.name, list(chosen.tile)) == ("v3", best["tile"])
+    assert (chosen.name, list(chosen.tile)) == (best["version"], best["tile"])
     assert (list(chosen.micro_tile), chosen.threads) == (best["micro_tile"], best["threads"])
     (saved,) = json.loads(file.read_text())["choices"]
     assert saved["gflops"] == best["gflops"]
+
+
+def test_a_run_that_is_cut_short_has_saved_what_it_found(few, fake_gpu, monkeypatch, tmp_path):
+    hold, held = tune._hold, []
+
+    def cut_short(*arguments):
+        if held:
+            raise KeyboardInterrupt
+        held.append(True)
+        hold(*arguments)
+
+    monkeypatch.setattr(tune, "_hold", cut_short)
+    file = tmp_path / "fake.json"
+    arguments = "tune", "--version=v3", f"--problem={SMALL}", "--problem=9x9x9", f"--save={file}"
+    with pytest.raises(KeyboardInterrupt):
+        command.main(arguments)
+    (saved,) = json.loads(file.read_text())["choices"]
+    assert saved["shape"] == [65, 66, 20]
+
+
+def row(gflops, by_rule=False, pruned=None):
+    return {"gflops": gflops, "by_rule": by_rule, "pruned": pruned}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([row(100, by_rule=True), row(102)], 1),
+        ([row(100, by_rule=True), row(100.9)], 0),  # as much as noise
+        ([row(100, by_rule=True), row(120, pruned="slower in a short sample")], 0),
+        ([row(None, by_rule=True), row(90), row(90.1)], 2),  # matmul's own is wrong
+    ],
+)
+def test_what_is_worth_saving(rows, expected):
+    assert tune._choice(rows) == [rows[expected]]
+
+
+def test_where_all_are_wrong_nothing_is_saved():
+    assert tune._choice([row(None, by_rule=True), row(None)]) == []
