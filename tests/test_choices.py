@@ -9,6 +9,7 @@ import pytest
 from fake_cupy import fake
 
 import sgemm
+from benchmarks import tune
 from sgemm import LADDER, ArgumentError, choices, ladder
 from sgemm.choices import SCHEMA, WITHIN, choose
 from sgemm.gpu import Gpu
@@ -83,6 +84,21 @@ def test_the_nearest_of_all_files_decides(folder):
     assert choose(NAMES, 1040, 1000, 1000, GPU, 132).tile == (64, 128, 8)
 
 
+def test_all_shapes_of_the_sweep_have_their_own_choice(folder):
+    """1023, 1024 and 1025 are near each other, and what fits one does not fit the next."""
+    shapes = [(problem.m, problem.n, problem.k) for problem in tune.SWEPT]
+    depths = {shape: 8 * (1 + number) for number, shape in enumerate(shapes)}
+    write(
+        folder,
+        *(CHOICE | {"shape": shape, "tile": [64, 64, depth]} for shape, depth in depths.items()),
+    )
+    for shape in shapes:
+        assert choose(NAMES, *shape, GPU, 132).tile[2] == depths[shape]
+    for size, nearest in ((1020, 1023), (1030, 1025), (2040, 2047), (2100, 2049), (135, 129)):
+        chosen = choose(NAMES, size, size, size, GPU, 132)
+        assert chosen.tile[2] == depths[nearest, nearest, nearest]
+
+
 def test_only_for_that_gpu_and_those_versions(folder):
     write(folder, CHOICE)
     shape = 1000, 1000, 1000
@@ -152,7 +168,8 @@ def test_the_simulator_has_no_choices(folder):
 
 
 def test_a_choice_costs_less_than_five_microseconds(folder):
-    write(folder, CHOICE)
+    shapes = [[problem.m, problem.n, problem.k] for problem in tune.SWEPT]
+    write(folder, *(CHOICE | {"shape": shape} for shape in shapes))
     arguments = NAMES, 1000, 1000, 1000, GPU, 132
     choose(*arguments)
     assert min(repeat(lambda: choose(*arguments), number=1000, repeat=5)) / 1000 < 5e-6
