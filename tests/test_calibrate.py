@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import calibrate, gpu
+from benchmarks import calibrate, gpu, turns
 from benchmarks.calibrate import Calibration, Rate, Session, judge
 from benchmarks.gate import BENCHMARKS
 from benchmarks.turns import Failure, Series
 from benchmarks.verdict import Samples
+
+pytest_plugins = ["fake_gpu"]
 
 ROOT = Path(__file__).resolve().parent.parent
 V4 = calibrate.PLANTED_VERSIONS[-1]
@@ -292,6 +294,79 @@ def test_a_complete_run_is_not_sampled_again(sampled, capsys, tmp_path):
     assert "is complete: judge it by --from" in printed.err
     assert kept.read_text() == before
     assert sampled.sampled == ALL
+
+
+SMALL = "32x32x32"
+
+
+@pytest.fixture
+def on_the_fake_gpu(fake_gpu, monkeypatch):
+    """Runs of two benchmarks whose processes are none, but answer here. Gives how many ``answers``
+    there are left before a run is cut short."""
+    state = SimpleNamespace(answers=inf)
+    monitor, cublas = fake_gpu.Monitor(gpu.find()), fake_gpu.Cublas(None)
+
+    class Process:
+        environment = ENVIRONMENT
+
+        def __init__(self, build, planted):
+            self.planted = planted
+            self.answers = turns._Answers(turns.CudaStream(), monitor, cublas, turns.Spin())
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            pass
+
+        def start(self):
+            pass
+
+        def wait_until_ready(self):
+            pass
+
+        def ask(self, command, **arguments):
+            if state.answers == 0:
+                raise KeyboardInterrupt
+            state.answers -= 1
+            return getattr(self.answers, command)(**arguments)
+
+    spin = staticmethod(lambda grid, block, args: None)
+    monkeypatch.setattr(fake_gpu.cupy.RawModule, "spin", spin, raising=False)
+    monkeypatch.setattr(turns.Operands, "floats", lambda problem: problem.m * problem.k * 2)
+    monkeypatch.setattr(turns, "PROBLEMS", {SMALL: turns.parse(SMALL)})
+    monkeypatch.setattr(turns, "ROUNDS_SECONDS", 0.01)
+    monkeypatch.setattr(calibrate, "SamplingProcess", Process)
+    monkeypatch.setattr(calibrate, "BENCHMARKS", [("v1", SMALL), (V4, SMALL)])
+    monkeypatch.setattr(calibrate, "FURTHER_BENCHMARKS", [])
+    monkeypatch.setattr(calibrate, "PLANTED_PROBLEMS", (SMALL,))
+    return state
+
+
+def test_kernels_are_sampled_and_judged_though_the_run_is_cut_short(
+    on_the_fake_gpu, capsys, tmp_path
+):
+    kept = tmp_path / "samples.jsonl"
+    arguments = ("--processes", "4", "--planted", "3", "--samples", str(kept))
+    lines = []
+    for answers in (0, 30, 30):  # none; v1, and v4 in part; v4 in part
+        on_the_fake_gpu.answers = answers
+        with pytest.raises(KeyboardInterrupt):
+            run(capsys, *arguments)
+        lines.append(len(kept.read_text().splitlines()))
+    assert lines == [1, 3, 4]  # where it ran, where it was continued twice, and v1
+
+    on_the_fake_gpu.answers = inf
+    status, printed = run(capsys, *arguments, "--json")
+    assert status == 0
+    rates = json.loads(printed.out)
+    assert rates["gates"]["slower"]["trials"] == 6
+    trials = {(row["version"], row["share"]): row["slower"]["trials"] for row in rates["rows"]}
+    planted = {(V4, share): 3 * 3 for share in calibrate.SHARES}
+    assert trials == {("v1", 0.0): 6, (V4, 0.0): 6, **planted}
+    session = calibrate.read(kept)
+    for process in session.recorded[V4, SMALL]:
+        assert all(len(samples.seconds) >= turns.MIN_ROUNDS for samples in process.values())
 
 
 def test_what_was_kept_on_earlier_days_can_still_be_judged(capsys):
