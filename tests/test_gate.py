@@ -133,6 +133,7 @@ def verdicts(printed):
     return {(r["version"], r["problem"]): r["verdict"] for r in json.loads(printed.out)["rows"]}
 
 
+@pytest.mark.case("5.10")
 @pytest.mark.parametrize("static", [[], ["--static"]])
 def test_a_commit_of_documents_is_green_without_building(project, capsys, monkeypatch, static):
     commit(project, {"docs/new.md": "words", "README.md": "other words"})

@@ -136,7 +136,7 @@ def is_self_hosted(job):
     return "self-hosted" in job.get("runs-on", "")
 
 
-@pytest.mark.case("4.7", "4.11", "4.13", "5.1")
+@pytest.mark.case("4.7", "4.11", "5.1")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_a_workflow_keeps_the_rules(file):
     assert violations(file.name, file.read_text()) == []
@@ -168,8 +168,16 @@ PLANTED = {
 }
 
 
-@pytest.mark.case("4.7", "4.11", "4.13", "5.1")
-@pytest.mark.parametrize("mistake", PLANTED)
+CASES = {
+    "a forks' code with rights": pytest.mark.case("5.1"),
+    "a failure that nobody sees": pytest.mark.case("4.11", "4.13"),
+    "a shallow clone": pytest.mark.case("4.7"),
+}
+
+
+@pytest.mark.parametrize(
+    "mistake", [pytest.param(mistake, marks=CASES.get(mistake, ())) for mistake in PLANTED]
+)
 def test_a_planted_mistake_is_found(mistake):
     old, new, expected = PLANTED[mistake]
     text = (FOLDER / "cpu.yml").read_text()
