@@ -450,16 +450,17 @@ class Contest:
 
     def decide(self) -> dict[Any, list[float]]:
         """Let the finalists take turns, if there are several; the seconds of their samples."""
-        finalists = {version: self._samplers[version] for version in self.finalists()}
+        finalists = self.finalists()
         if len(finalists) > 1:
-            for sampler in finalists.values():
-                sampler.restart()
+            for version in finalists:
+                self._samplers[version].settled = False  # now there is time to warm up
+            finalists = [v for v in finalists if self._is_right(v, self._samplers[v].prepare)]
             for turn in range(BLOCKS):
-                sample_blocks(list(finalists.values()), turn)
+                sample_blocks([self._samplers[version] for version in finalists], turn)
         return {
-            version: [sample.seconds for sample in sampler.samples]
-            for version, sampler in finalists.items()
-            if self._is_right(version, sampler.finish)
+            version: [sample.seconds for sample in self._samplers[version].samples]
+            for version in finalists
+            if self._is_right(version, self._samplers[version].finish)
         }
 
     def _is_right(self, version: Any, step: Callable[[], None]) -> bool:
@@ -495,7 +496,8 @@ def _hold(contest: Contest, rows: Mapping[Any, dict[str, Any]], until: float) ->
         key=lambda version: (rows[version]["by_rule"], rows[version]["predicted_gflops"]),
         reverse=True,
     )
-    until -= FINALISTS * BLOCKS * timing.BLOCK_SECONDS  # which their turns take in the end
+    # Which the finalists take in the end:
+    until -= FINALISTS * (timing.WARM_UP_CAP_SECONDS + BLOCKS * timing.BLOCK_SECONDS)
 
     def sample(versions: Iterable[Any], until: float) -> None:
         for version in versions:

@@ -305,6 +305,30 @@ def test_what_matmul_takes_by_its_rule_is_always_timed(few, fake_gpu, capsys, mo
     assert timed["tile"] == list(LADDER[timed["version"]].tile)
 
 
+def test_a_version_that_matmul_does_not_choose_from_is_timed(fake_gpu, capsys, monkeypatch):
+    monkeypatch.setattr(tune, "TILES_OF_THREADS", ((32, 32),))
+    monkeypatch.setattr(tune, "STAGES", (2,))
+    status, printed = run(capsys, "--json", f"--problem={SMALL}", version="v9")
+    assert status == 0
+    timed = [row for row in rows_of(printed, "v9") if row["gflops"]]
+    assert [32, 32] in [row["tile"][:2] for row in timed]
+
+
+def test_those_that_take_turns_are_warmed_up(few, fake_gpu, capsys, monkeypatch):
+    warmed = []
+    prepare = tune.Sampler.prepare
+
+    def spied(sampler):
+        warmed.append(not sampler.settled)
+        prepare(sampler)
+
+    monkeypatch.setattr(tune, "CLOSE", 1000)
+    monkeypatch.setattr(tune.Sampler, "prepare", spied)
+    _, printed = run(capsys, "--json", f"--problem={SMALL}")
+    sampled = sum(bool(row["gflops"]) for row in rows_of(printed))
+    assert warmed == [False] * sampled + [True] * tune.FINALISTS
+
+
 def test_a_tile_that_is_slower_is_not_tried_with_other_buffers(few, fake_gpu, capsys, monkeypatch):
     monkeypatch.setattr(tune, "DEPTHS", (1, 0.5))
     monkeypatch.setattr(tune, "CLOSE", 1)
