@@ -401,8 +401,9 @@ def predicted_seconds(version: Any, limit: Any, problem: Problem, target: Any) -
 
 class Contest:
     """The candidates that are timed at a ``problem``. ``seconds`` are those of each one's short
-    sample if it is right, ``wrong`` says what is wrong with the others. Of the samplers only those
-    of the fastest stay, and that of ``by_rule``: each has a result in memory."""
+    sample, unless its first result is wrong, ``wrong`` says what is wrong with which. Of the
+    samplers only those of the fastest stay, and that of ``by_rule``: each has a result in memory.
+    """
 
     def __init__(
         self,
@@ -475,7 +476,6 @@ class Contest:
             raise
         except (WrongResultError, KernelError) as error:
             self.wrong[version] = str(error)
-            self.seconds.pop(version, None)
             return False
         return True
 
