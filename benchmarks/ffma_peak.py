@@ -44,5 +44,5 @@ class FfmaPeak:
         self._end.fill(nan)
 
     def verify(self, launched: int) -> None:
-        if not (self._start == self._end).all():
+        if (self._start != self._end).any():
             raise WrongResultError("the FFMA peak kernel has not made the steps that are counted")

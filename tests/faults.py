@@ -463,8 +463,8 @@ PYTHON_FAULTS = (
             ("a wrong result timed", "if not self.residual.ok:", "if self.residual is None:"),
             (
                 "one right element is enough",
-                "(out == self._right).all()",
-                "(out == self._right).any()",
+                "(out != self._right).any()",
+                "(out != self._right).all()",
             ),
             ("operands in the cache", "max(places, 1 + ", "max(places, "),
             (
@@ -655,7 +655,7 @@ PYTHON_FAULTS = (
         (
             ("half of the operations", "self.flops = 2 * sums", "self.flops = sums"),
             ("a stale result", "self._end.fill(nan)", "pass"),
-            ("a result not verified", "(self._start == self._end).all()", "len(self._start)"),
+            ("a result not verified", "(self._start != self._end).any()", "not len(self._start)"),
         ),
     ),
     Faults(
