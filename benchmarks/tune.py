@@ -29,7 +29,8 @@ from .products import Layout, Operands, Product, random_values
 from .timing import BLOCKS, CudaStream, Sampler, WrongResultError, sample_blocks
 
 FAR = 1.5  # times the least time that is predicted at a problem: what takes longer is not timed
-CLOSE = 1.04  # times the least short sample: what takes longer is not timed to the end
+NEAR = 1.05  # times the least short sample: a slower tile is not tried with other buffers
+CLOSE = 1.02  # times the least short sample: what takes longer is not timed to the end
 FINALISTS = 3  # that are timed to the end, with the version that matmul takes by its rule
 WORTH = 1.01  # so many times as fast as that one must be what is saved instead
 
@@ -123,6 +124,7 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"--problem: {problem.name!r} is more than a shape MxNxK")
     problems += SWEPT if options.sweep else ()
     problems = list(dict.fromkeys(problems)) or [next(iter(PROBLEMS.values()))]
+    problems.sort(key=lambda problem: problem.flops)  # the last ones may overrun their time
     device = None if options.gpu else gpu.find()
     if device is None:
         if options.save:
@@ -437,15 +439,15 @@ class Contest:
         for slower in self._samplers.keys() - self.finalists():
             self._is_right(slower, self._samplers.pop(slower).finish)
 
-    def close(self) -> list[Any]:
-        """The fastest so far, and those close to it, in that order."""
-        least = min(self.seconds.values(), default=inf)
-        close = [version for version, seconds in self.seconds.items() if seconds <= CLOSE * least]
-        return sorted(close, key=lambda version: self.seconds[version])
+    def fastest(self, within: float) -> list[Any]:
+        """The fastest so far, and those that are slower by that factor at most, in that order."""
+        most = within * min(self.seconds.values(), default=inf)
+        found = [version for version, seconds in self.seconds.items() if seconds <= most]
+        return sorted(found, key=lambda version: self.seconds[version])
 
     def finalists(self) -> list[Any]:
         """Those that are to be timed to the end."""
-        rivals = [version for version in self.close() if version != self._by_rule]
+        rivals = [version for version in self.fastest(CLOSE) if version != self._by_rule]
         own = [self._by_rule] if self._by_rule in self.seconds else []
         return own + rivals[: FINALISTS - len(own)]
 
@@ -496,8 +498,8 @@ def _hold(contest: Contest, rows: Mapping[Any, dict[str, Any]], until: float) ->
         key=lambda version: (rows[version]["by_rule"], rows[version]["predicted_gflops"]),
         reverse=True,
     )
-    # Which the finalists take in the end:
-    until -= FINALISTS * (timing.WARM_UP_CAP_SECONDS + BLOCKS * timing.BLOCK_SECONDS)
+    # What the finalists take in the end, and a fifth more beside the device's time:
+    until -= 1.2 * FINALISTS * (timing.WARM_UP_CAP_SECONDS + BLOCKS * timing.BLOCK_SECONDS)
 
     def sample(versions: Iterable[Any], until: float) -> None:
         for version in versions:
@@ -507,7 +509,7 @@ def _hold(contest: Contest, rows: Mapping[Any, dict[str, Any]], until: float) ->
                 contest.sample(version)
 
     sample(first, (monotonic() + until) / 2)
-    sample((other for one in contest.close() for other in tiles[_tile(one)][1:]), until)
+    sample((other for one in contest.fastest(NEAR) for other in tiles[_tile(one)][1:]), until)
 
     decided = contest.decide()
     for version in (version for of_tile in tiles.values() for version in of_tile):

@@ -331,7 +331,7 @@ def test_those_that_take_turns_are_warmed_up(few, fake_gpu, capsys, monkeypatch)
 
 def test_a_tile_that_is_slower_is_not_tried_with_other_buffers(few, fake_gpu, capsys, monkeypatch):
     monkeypatch.setattr(tune, "DEPTHS", (1, 0.5))
-    monkeypatch.setattr(tune, "CLOSE", 1)
+    monkeypatch.setattr(tune, "NEAR", 1)
     _, printed = run(capsys, "--json", f"--problem={SMALL}")
     v3 = [row for row in rows_of(printed, "v3") if row["predicted_gflops"]]
     depths = {m_n_of(row): set() for row in v3}
@@ -437,7 +437,7 @@ def test_a_run_that_is_cut_short_has_saved_what_it_found(few, fake_gpu, monkeypa
 
     monkeypatch.setattr(tune, "_hold", cut_short)
     file = tmp_path / "fake.json"
-    arguments = "tune", "--version=v3", f"--problem={SMALL}", "--problem=9x9x9", f"--save={file}"
+    arguments = "tune", "--version=v3", f"--problem={SMALL}", "--problem=99x99x99", f"--save={file}"
     with pytest.raises(KeyboardInterrupt):
         command.main(arguments)
     (saved,) = json.loads(file.read_text())["choices"]
