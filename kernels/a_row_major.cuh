@@ -18,27 +18,22 @@ struct RowMajorMicroTile : MicroTile<1> {
                                     const float (&b_tile)[TILE_K][TILE_N]) {
         UNROLL
         for (int k0 = 0; k0 < TILE_K; k0 += 4) {
-            float4 a[MICRO_M]; // four steps of k at once: A lies row-major, as cp.async leaves it
+            float a[MICRO_M][4]; // four steps of k at once: A lies row-major, as cp.async leaves it
             UNROLL
             for (int i = 0; i < MICRO_M; ++i)
-                a[i] = *reinterpret_cast<const float4*>(&a_tile[row + rows_to(i)][k0]);
+                *reinterpret_cast<float4*>(a[i]) =
+                    *reinterpret_cast<const float4*>(&a_tile[row + rows_to(i)][k0]);
             UNROLL
             for (int k = 0; k < 4; ++k) {
-                float4 b[MICRO_N / 4];
+                float b[MICRO_N];
                 UNROLL
-                for (int j = 0; j < MICRO_N / 4; ++j)
-                    b[j] = *reinterpret_cast<const float4*>(&b_tile[k0 + k][col + cols_to(j * 4)]);
+                for (int j = 0; j < MICRO_N; j += 4)
+                    *reinterpret_cast<float4*>(&b[j]) =
+                        *reinterpret_cast<const float4*>(&b_tile[k0 + k][col + cols_to(j)]);
+                float a_k[MICRO_M];
                 UNROLL
-                for (int i = 0; i < MICRO_M; ++i) {
-                    const float a_ik = k == 0 ? a[i].x : k == 1 ? a[i].y : k == 2 ? a[i].z : a[i].w;
-                    UNROLL
-                    for (int j = 0; j < MICRO_N / 4; ++j) {
-                        sum[i][j * 4 + 0] = fmaf(a_ik, b[j].x, sum[i][j * 4 + 0]);
-                        sum[i][j * 4 + 1] = fmaf(a_ik, b[j].y, sum[i][j * 4 + 1]);
-                        sum[i][j * 4 + 2] = fmaf(a_ik, b[j].z, sum[i][j * 4 + 2]);
-                        sum[i][j * 4 + 3] = fmaf(a_ik, b[j].w, sum[i][j * 4 + 3]);
-                    }
-                }
+                for (int i = 0; i < MICRO_M; ++i) a_k[i] = a[i][k];
+                add_step(a_k, b);
             }
         }
     }

@@ -110,16 +110,7 @@ struct OuterProducts : MicroTile<4> {
             for (int j = 0; j < MICRO_N; j += 4)
                 *reinterpret_cast<float4*>(&b[j]) =
                     *reinterpret_cast<const float4*>(&b_tile[k * B_PITCH + cols_to(j)]);
-            // Along one row and back along the next: each FFMA shares an operand with the one
-            // before it, so that the register file need not deliver that one again.
-            UNROLL
-            for (int i = 0; i < MICRO_M; ++i) {
-                UNROLL
-                for (int step = 0; step < MICRO_N; ++step) {
-                    const int j = i % 2 ? MICRO_N - 1 - step : step;
-                    sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
-                }
-            }
+            add_step(a, b);
         }
     }
 };

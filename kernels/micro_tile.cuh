@@ -55,6 +55,20 @@ struct MicroTile {
         }
     }
 
+    // sum += a * b^T: one step of k.
+    __device__ inline void add_step(const float (&a)[MICRO_M], const float (&b)[MICRO_N]) {
+        // Along one row and back along the next: each FFMA shares an operand with the one before
+        // it, so that the register file need not deliver that one again.
+        UNROLL
+        for (int i = 0; i < MICRO_M; ++i) {
+            UNROLL
+            for (int step = 0; step < MICRO_N; ++step) {
+                const int j = i % 2 ? MICRO_N - 1 - step : step;
+                sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
+            }
+        }
+    }
+
     // How far row i of the micro-tile lies from its first one, and column j likewise.
     static __device__ constexpr int rows_to(int i) {
         return i / ROWS_TOGETHER * ROWS_TOGETHER * LANES_M + i % ROWS_TOGETHER;
@@ -92,22 +106,23 @@ struct MicroTile {
             for (int j = 0; j < MICRO_N; j += 4) {
                 const int first = col + cols_to(j);
                 float* to = c + its_row * ldc + first;
-                float result[4];
-                UNROLL
-                for (int n = 0; n < 4; ++n) {
-                    result[n] = alpha * sum[i][j + n];
-                    if (beta != 0.0f && first + n < cols) // beta 0 never reads C
-                        result[n] = fmaf(alpha, sum[i][j + n], beta * to[n]);
-                }
                 if (first + 4 <= cols && is_float4_address(to)) {
-                    *reinterpret_cast<float4*>(to) =
-                        make_float4(result[0], result[1], result[2], result[3]);
+                    float results[4];
+                    UNROLL
+                    for (int n = 0; n < 4; ++n)
+                        results[n] = result(sum[i][j + n], alpha, beta, to + n);
+                    store_float4(to, results);
                 } else {
                     UNROLL
                     for (int n = 0; n < 4; ++n)
-                        if (first + n < cols) to[n] = result[n];
+                        if (first + n < cols) to[n] = result(sum[i][j + n], alpha, beta, to + n);
                 }
             }
         }
+    }
+
+  private:
+    static __device__ inline float result(float sum, float alpha, float beta, const float* c) {
+        return beta == 0.0f ? alpha * sum : fmaf(alpha, sum, beta * *c); // beta 0 never reads C
     }
 };

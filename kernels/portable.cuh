@@ -33,6 +33,14 @@ __device__ inline unsigned shared_address(const void* shared) {
     return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
+// Stores four floats to global memory at once; the address is a multiple of 16 bytes. Where the
+// same floats may also be stored one by one, compilers make one of both ways, and split a float4.
+__device__ inline void store_float4(float* global, const float (&values)[4]) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(values[0]),
+                 "f"(values[1]), "f"(values[2]), "f"(values[3])
+                 : "memory");
+}
+
 // Shared memory beyond the 48 KiB that a kernel can declare: the launch asks for it.
 #define LAUNCHED_SHARED(type, name)                                                                \
     extern __shared__ float4 name##_memory[];                                                      \

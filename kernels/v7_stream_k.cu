@@ -15,8 +15,8 @@ static_assert(STAGES * (TILE_K * (A_PITCH + B_PITCH) * 4 + 16) + 48 <= 48 * 1024
               "the buffers of both tiles must fit the 48 KiB of static shared memory");
 
 // An SM has 64 Ki registers; a block starts with 168 for each of its 384 threads.
-constexpr int CONSUMER_REGISTERS = 208;
-constexpr int PRODUCER_REGISTERS = 88;
+constexpr int CONSUMER_REGISTERS = 216;
+constexpr int PRODUCER_REGISTERS = 72;
 
 // C = alpha * A @ B + beta * C: A is M×K, B is K×N, C is M×N, all row-major; the leading
 // dimensions lda, ldb, ldc are in floats. The blocks share out `shared_tiles` of C's tiles, of

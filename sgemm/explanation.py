@@ -23,7 +23,8 @@ FIGURES = {
 @dataclass(frozen=True)
 class Estimate:
     """What a version would do for an m×n×k product on a GPU with so many SMs; ``chosen`` is the
-    one that ``matmul`` takes. ``time`` is a multiple of the least."""
+    one that ``matmul`` takes. ``time`` is a multiple of the least, None if the version's pace is not
+    known."""
 
     version: str
     m: int
@@ -38,7 +39,7 @@ class Estimate:
     steps: float
     float4: bool
     copied: str
-    time: float
+    time: float | None
 
 
 def explain(
@@ -52,7 +53,11 @@ def explain(
         versions.append(chosen)
     forms = _in_c_s_order(m, k), _in_c_s_order(k, n), _in_c_s_order(m, n)
     recipes = {version: recipe_for(version, *forms, multiprocessors) for version in versions}
-    costs = {version: version.cost(recipe.plan) for version, recipe in recipes.items()}
+    costs = {
+        version: version.cost(recipe.plan)
+        for version, recipe in recipes.items()
+        if version.peak_share
+    }
     return [
         Estimate(
             version.name,
@@ -68,7 +73,7 @@ def explain(
             recipe.plan.steps,
             bool(recipe.kernel.defines["VECTOR"]),
             "".join(name for name, why in zip("ABC", recipe.copies, strict=True) if why),
-            costs[version] / min(costs.values()),
+            costs[version] / min(costs.values()) if version in costs else None,
         )
         for version, recipe in recipes.items()
     ]
@@ -97,7 +102,7 @@ def print_table(estimates: Sequence[Estimate]) -> None:
                 round(one.steps),
                 "yes" if one.float4 else "no",
                 one.copied or None,
-                f"{one.time:.2f}×",
+                one.time and f"{one.time:.2f}×",
                 "taken" if one.chosen else "",
             )
             for one in estimates

@@ -86,8 +86,7 @@ KERNEL_RULES = (
     Rule("tiles in the wrong order", r"\bblockIdx\.x / (\w+)\)", r"blockIdx.x % \1)"),
     Rule("tiles in the wrong order", r"\bblockIdx\.x % (\w+)\)", r"blockIdx.x / \1)"),
     Rule("threads in the wrong order", r"\bthreadIdx\.x / (TILE\w*)", r"threadIdx.x % \1"),
-    Rule("the neighbour's component", r"\.y\b", ".x"),
-    Rule("the neighbour's component", r"\.w\b", ".z"),
+    Rule("the neighbour's step", r"\ba\[i\]\[k\]", "a[i][k ^ 1]"),
     Rule(
         "an address in 32 bits",
         rf"({_FACTOR} \* {_MATRIX})",
@@ -107,9 +106,8 @@ KERNEL_RULES = (
     Rule("another slice's rows", r"\brows_to\(slice \* ROWS\)", "0"),
     # The scales.
     Rule("C read though beta is 0", r"beta == 0\.0f \? ([^:;]+) : ", ""),
-    Rule("C read though beta is 0", r"beta != 0\.0f && ", ""),
     Rule("alpha forgotten", r"\balpha \* sum", "sum"),
-    Rule("beta forgotten", r"\bbeta \* (\*c|to)", r"\1"),
+    Rule("beta forgotten", r"\bbeta \* (\*\w+)", r"\1"),
 )
 
 # What looks as a rule says and is no fault: file, fault and line, and why.

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -61,6 +62,16 @@ def test_tiles_that_were_measured_are_taken(monkeypatch):
     assert taken.tiles == 16
     assert {"v5": (128, 256, 8)}.items() <= {one.version: one.tile for one in others}.items()
     assert not any(one.chosen for one in others)
+
+
+def test_of_a_version_whose_pace_is_not_known_no_time_is_estimated(monkeypatch, capsys):
+    tiled = replace(LADDER["v9"], peak_share=0.0)
+    monkeypatch.setattr(explanation, "choose", lambda *arguments: tiled)
+    estimates = explanation.explain(tuple(LADDER), 512, 512, 512, "a GPU", 132)
+    assert (estimates[-1].chosen, estimates[-1].version, estimates[-1].time) == (True, "v9", None)
+    assert min(one.time for one in estimates[:-1]) == 1
+    explanation.print_table(estimates)
+    assert "v9" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("shape", [(300, 200, 100), (64, 512, 256), (130, 70, 257)])

@@ -299,6 +299,10 @@ __forceinline__ void mbarrier_wait(mbarrier_t* bar, unsigned parity, SIMULATOR_P
     simulator::wait_for_phase(bar, parity, {file, line});
 }
 
+__forceinline__ void store_float4(float* global, const float (&values)[4]) {
+    *reinterpret_cast<float4*>(global) = {values[0], values[1], values[2], values[3]};
+}
+
 template <int WIDTH>
 __forceinline__ void copy_async(float* shared, const float* global, int valid, SIMULATOR_PLACE) {
     static_assert(WIDTH == 1 || WIDTH == 4, "cp.async here copies one float or a float4");
