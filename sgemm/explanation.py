@@ -23,8 +23,8 @@ FIGURES = {
 @dataclass(frozen=True)
 class Estimate:
     """What a version would do for an m×n×k product on a GPU with so many SMs; ``chosen`` is the
-    one that ``matmul`` takes. ``time`` is a multiple of the least, None if the version's pace is not
-    known."""
+    one that ``matmul`` takes. ``time`` is a multiple of the least, None where the version's pace is
+    not known."""
 
     version: str
     m: int

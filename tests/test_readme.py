@@ -156,7 +156,7 @@ def test_the_gate_s_error_rates_stand_beside_asv_s(root):
     assert large.startswith("| 4096×4096×4096 | 0/200 (0.0%–1.8%) | 194/200 (93.6%–98.9%) | 0/200")
     assert large.endswith("| 6/200 (1.1%–6.4%) |")
     assert "v3 and v4 together" in about
-    assert "39 or 55 benchmarks each: 1/300 (0.0%–1.8%) called slower, 0/300 (0.0%–1.2%) amb" in about
+    assert "39 or 55 benchmarks each: 1/300 (0.0%–1.8%) called slower, 0/300 (0.0%–1.2%)" in about
     assert "18 processes on 2026-11-30 and 17 processes on 2026-12-01; every two" in about
 
 
