@@ -48,7 +48,8 @@ class Version:
     split, and ``stream_k`` says whether blocks stay and share tiles. ``b_layout`` is the layout of
     B that the kernel reads; ``sgemm.matmul`` converts the other one. ``float4`` says whether the
     kernel has a float4 path to global memory, beside a scalar one for operands that do not allow
-    it; ``a_by_floats``, that it copies A float by float on both, so that only B must allow it.
+    it; ``a_by_floats``, that it copies A float by float on both: only B must allow it, and where
+    it does not, the scalar path costs less than an aligned copy.
     ``min_compute_capability`` is the oldest GPU that can run it, and ``peak_share`` the share of
     the FFMA peak that it reached on an H200 while all SMs were busy; 0 for those that come into
     question only for what they teach.

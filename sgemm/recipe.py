@@ -13,7 +13,8 @@ from .matrix import Form
 from .places import Kernel
 
 # An operand whose rows do not all start on a 16-byte boundary rules float4 out. From this K on a
-# copy that has them aligned costs less than the scalar path (docs/alignment.md has the figures).
+# copy that has them aligned costs less than the scalar path; not for the versions that copy A float
+# by float anyway, whose scalar path costs least (docs/alignment.md has the figures).
 ALIGNED_COPY_MIN_K = 256
 
 
@@ -84,7 +85,7 @@ def _kernel(version: Version, float4: bool) -> Kernel:
 
 def _copies(version: Version, a: Form, b: Form, c: Form) -> tuple[str, str, str]:
     """Why the version's kernel cannot read or write each where it is; "" where it can."""
-    float4_pays = version.float4 and a.cols >= ALIGNED_COPY_MIN_K
+    float4_pays = version.float4 and not version.a_by_floats and a.cols >= ALIGNED_COPY_MIN_K
 
     def why(form: Form, layout: Layout, by_float4s: bool) -> str:
         if not form.is_contiguous(layout):
@@ -94,7 +95,7 @@ def _copies(version: Version, a: Form, b: Form, c: Form) -> tuple[str, str, str]
         return ""
 
     return (
-        why(a, "row", by_float4s=not version.a_by_floats),
+        why(a, "row", by_float4s=True),
         why(b, version.b_layout, by_float4s=True),
         why(c, "row", by_float4s=False),
     )

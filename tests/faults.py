@@ -277,6 +277,7 @@ PYTHON_FAULTS = (
                 "a.cols >= ALIGNED_COPY_MIN_K",
                 "a.cols > ALIGNED_COPY_MIN_K",
             ),
+            ("a copy that does not pay", " and not version.a_by_floats", ""),
             (
                 "B's leading dimension",
                 "b.leading_dimension(version.b_layout)",
