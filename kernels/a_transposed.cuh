@@ -9,8 +9,9 @@
 static_assert(TILE_K % 8 == 0,
               "TILE_K must be a multiple of 8: 8 lanes read a sector of A along k");
 
-// A warp copies 8 columns of k at once, of 4 rows of A each: they lie 4 banks apart, and the 4 rows
-// in between. With SLICES, a warp reads as many columns of k at once, which must not share banks.
+// A warp copies 8 steps of k of 4 rows of A at once. Here the steps lie 4 banks apart, and the 4
+// rows fill the banks between: no two of the 32 floats share a bank. With SLICES it matters more
+// that the slices' loads share none, of as many steps of k at once; two or four copies then do.
 constexpr int A_PITCH = TILE_M + (SLICES == 1 ? 4 : 4 * LANES_M);
 constexpr int B_PITCH = TILE_N + (SLICES == 1 ? 0 : 4 * LANES_N);
 static_assert(TILE_M % 32 == 0 && TILE_N % 32 == 0,
@@ -26,10 +27,13 @@ class TileCopies {
     static constexpr int A_STEPS = TILE_M / A_ROWS_PER_STEP;
     static_assert(TILE_M % A_ROWS_PER_STEP == 0, "TILE_M must be a multiple of COPIERS / 8");
 
-    static constexpr int LANES_N = COPIERS / TILE_K > 8 ? COPIERS / TILE_K : 8;
+    // The lanes of a row of B: so many that the rows which a warp writes at once share few banks.
+    static constexpr int FEWEST_LANES_N = VECTOR ? 8 : 16;
+    static constexpr int LANES_N =
+        COPIERS / TILE_K > FEWEST_LANES_N ? COPIERS / TILE_K : FEWEST_LANES_N;
     static constexpr int B_ROWS_PER_STEP = COPIERS / LANES_N;
     static constexpr int B_COLS_PER_PART = LANES_N * ACCESS_WIDTH;
-    static_assert(TILE_K % B_ROWS_PER_STEP == 0 && TILE_N % (LANES_N * 4) == 0,
+    static_assert(TILE_K % B_ROWS_PER_STEP == 0 && TILE_N % B_COLS_PER_PART == 0,
                   "the threads that copy must share out the rows of B's tile evenly");
 
     const float* a[A_STEPS]; // this thread's next float of A in each of its rows
