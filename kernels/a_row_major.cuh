@@ -18,7 +18,7 @@ struct RowMajorMicroTile : MicroTile<1> {
                                     const float (&b_tile)[TILE_K][TILE_N]) {
         UNROLL
         for (int k0 = 0; k0 < TILE_K; k0 += 4) {
-            float a[MICRO_M][4]; // four steps of k at once: A lies row-major, as cp.async leaves it
+            float a[MICRO_M][4]; // four steps of k at once: they lie side by side in a row of A
             UNROLL
             for (int i = 0; i < MICRO_M; ++i)
                 *reinterpret_cast<float4*>(a[i]) =

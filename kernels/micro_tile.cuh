@@ -3,12 +3,14 @@
 //
 // A warp's 32 threads stand LANES_M×LANES_N = 4×8 and compute a WARP_M×WARP_N part of the block's
 // tile. A thread owns MICRO_M rows, in groups of ROWS_TOGETHER, and MICRO_N columns in groups of
-// four; the groups of a warp's threads take turns. At each step of k a warp then reads A from 4
-// places and B as 32 consecutive floats, each with one LDS.128 that has no bank conflict.
+// four; the groups of a warp's threads take turns. Rows stand together as one LDS.128 reads A:
+// where A is row-major, it reads four steps of k of one row, and where A is transposed, one step of
+// four rows. A warp's LDS.128 then reads A from 4 places, or 32 consecutive floats of B, and has no
+// bank conflict.
 //
-// From v8 on the threads may also stand in SLICES of such rectangles, 2×4 lanes each for four of
-// them. All have the same part of the tile, each multiplies its own steps of k, and in the end
-// merge() adds them up.
+// In v8 the threads stand in SLICES of such rectangles, 2×4 lanes each for four of them. All have
+// the same part of the tile, each multiplies its own steps of k, and in the end merge() adds them
+// up.
 #pragma once
 #include "tile.cuh"
 
@@ -39,8 +41,8 @@ struct MicroTile {
     __device__ inline explicit MicroTile(int warp = threadIdx.x / 32) {
         const int lane = threadIdx.x % 32;
         slice = lane / LANES;
-        // In Z-order: lanes i and i ^ 1 read the same of A, lanes i and i ^ 2 the same of B. Of a
-        // load whose lanes agree in pairs, shared memory serves 16 lanes at a time instead of 8.
+        // In Z-order: lanes i and i ^ 1 read the same of A, lanes i and i ^ 2 the same of B. Of an
+        // LDS.128 shared memory serves 8 lanes at a time, but 16 where lanes agree in such pairs.
         const int lane_m = (lane >> 1 & 1) + (lane >> 3 & 1) * 2;
         const int lane_n = (lane & 1) + (lane >> 2 & 1) * 2 + (lane >> 4) * 4;
         row = warp / (TILE_N / WARP_N) * WARP_M + lane_m % LANES_M * ROWS_TOGETHER;

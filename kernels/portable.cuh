@@ -33,8 +33,9 @@ __device__ inline unsigned shared_address(const void* shared) {
     return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
-// Stores four floats to global memory at once; the address is a multiple of 16 bytes. Where the
-// same floats may also be stored one by one, compilers make one of both ways, and split a float4.
+// Stores four floats to global memory at once; the address is a multiple of 16 bytes. It is an
+// instruction of its own because beside a branch that stores the same floats one by one, compilers
+// merge a float4 in C++ with that branch, and then split it into four stores.
 __device__ inline void store_float4(float* global, const float (&values)[4]) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(values[0]),
                  "f"(values[1]), "f"(values[2]), "f"(values[3])

@@ -1,4 +1,4 @@
-// How v7 and later share out the work: by steps of k, not by tiles, so that all blocks get equally
+// How v7 and v8 share out the work: by steps of k, not by tiles, so that all blocks get equally
 // much and finish together.
 //
 // Some tiles are shared: their steps, one tile's after the other's, are dealt out to the blocks in
@@ -59,7 +59,8 @@ struct Share {
 // meets the threads with the same micro-tile in the other blocks, and nobody else.
 template <typename MicroTile>
 struct Shared : MicroTile {
-    // Whose sums are on their way from memory at a time: as many floats as a micro-tile has.
+    // So many blocks' sums are on their way from memory at a time: together they are as many floats
+    // as a micro-tile has.
     static constexpr int BLOCKS_AT_ONCE = MICRO_M / MicroTile::ROWS;
 
     // Leaves the thread's sums in memory. Whoever is the last of a tile to do so takes those of all

@@ -1,5 +1,6 @@
-// Tiles of A and B on their way from global to shared memory, for v2 and later. VECTOR says whether
-// global memory is accessed float4 by float4 (1) or float by float (0).
+// Tiles of A and B on their way from global to shared memory: v2 and v3 use all of this, v4 copies
+// asynchronously, and v5 and later share a tile out in another way (a_transposed.cuh). VECTOR says
+// whether global memory is accessed float4 by float4 (1) or float by float (0).
 #pragma once
 #include "portable.cuh"
 

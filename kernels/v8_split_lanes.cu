@@ -3,9 +3,9 @@
 // What changes from v7: how a warp's lanes share out its work. They used to stand 4×8 over 64×64
 // outputs and took every step of k. Now they stand in four slices of 2×4 over 32×32 outputs, and
 // each slice takes every fourth step of k; in the end shuffles add the slices up. So eight warps
-// fill a tile of 64×128, a quarter of v7's, with micro-tiles as large as before. Why: a small C has
-// few tiles of 128×256. Smaller tiles would do, but smaller micro-tiles read more of shared memory
-// per FFMA, and splitting K between blocks costs a trip through memory.
+// fill a tile of 64×128, a quarter of v7's, with micro-tiles as large as before.
+// Why: a small C has few tiles of 128×256. Smaller tiles would do, but smaller micro-tiles read
+// more of shared memory per FFMA, and splitting K between blocks costs a trip through memory.
 #include "a_transposed.cuh"
 #include "stream_k.cuh"
 
