@@ -55,8 +55,6 @@ UNTOLD = {
     "a barrier too early": ("racecheck", RACE),
     "a warp that is not waited for": ("racecheck", RACE),
     "arrives before it has read": ("racecheck", RACE),
-    "does not wait for an empty buffer": ("racecheck", RACE),
-    "does not wait for a full buffer": ("racecheck", RACE),
     "arrives before the copies have": ("racecheck", RACE),
 }
 """The same for faults of which its manual does not say whether it sees them: what an asynchronous
@@ -81,6 +79,10 @@ UNSEEN = {
         "not all reach the barrier",
         "a named barrier for too many",
         "a missing arrival",
+    ),
+    "the kernel may never end: who is two rounds ahead ends the phase that others still await": (
+        "does not wait for an empty buffer",
+        "does not wait for a full buffer",
     ),
     "the ladder has no bulk copies, so portable.cuh has them in the simulator only": (
         "misaligned bulk copy",
