@@ -100,31 +100,29 @@ struct MicroTile {
     // c = alpha * sum + beta * c, where c is the tile's corner and rows×cols of its floats exist.
     __device__ inline void store(float* c, long long ldc, int rows, int cols, float alpha,
                                  float beta) const {
+        const int left = cols - col; // columns of C from this thread's first one
         UNROLL
         for (int i = 0; i < ROWS; ++i) {
             const int its_row = row + rows_to(slice * ROWS) + rows_to(i);
             if (its_row >= rows) return;
+            float* to = c + its_row * ldc + col;
+            float results[MICRO_N];
+            UNROLL
+            for (int j = 0; j < MICRO_N; ++j) {
+                results[j] = alpha * sum[i][j];
+                if (beta != 0.0f && cols_to(j) < left) // beta 0 never reads C
+                    results[j] = fmaf(alpha, sum[i][j], beta * to[cols_to(j)]);
+            }
             UNROLL
             for (int j = 0; j < MICRO_N; j += 4) {
-                const int first = col + cols_to(j);
-                float* to = c + its_row * ldc + first;
-                if (first + 4 <= cols && is_float4_address(to)) {
-                    float results[4];
-                    UNROLL
-                    for (int n = 0; n < 4; ++n)
-                        results[n] = result(sum[i][j + n], alpha, beta, to + n);
-                    store_float4(to, results);
+                if (cols_to(j) + 4 <= left && is_float4_address(to)) {
+                    store_float4(to + cols_to(j), &results[j]);
                 } else {
                     UNROLL
-                    for (int n = 0; n < 4; ++n)
-                        if (first + n < cols) to[n] = result(sum[i][j + n], alpha, beta, to + n);
+                    for (int n = j; n < j + 4; ++n)
+                        if (cols_to(n) < left) to[cols_to(n)] = results[n];
                 }
             }
         }
-    }
-
-  private:
-    static __device__ inline float result(float sum, float alpha, float beta, const float* c) {
-        return beta == 0.0f ? alpha * sum : fmaf(alpha, sum, beta * *c); // beta 0 never reads C
     }
 };

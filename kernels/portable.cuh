@@ -36,7 +36,7 @@ __device__ inline unsigned shared_address(const void* shared) {
 // Stores four floats to global memory at once; the address is a multiple of 16 bytes. It is an
 // instruction of its own because beside a branch that stores the same floats one by one, compilers
 // merge a float4 in C++ with that branch, and then split it into four stores.
-__device__ inline void store_float4(float* global, const float (&values)[4]) {
+__device__ inline void store_float4(float* global, const float* values) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(values[0]),
                  "f"(values[1]), "f"(values[2]), "f"(values[3])
                  : "memory");

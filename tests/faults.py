@@ -59,16 +59,16 @@ KERNEL_RULES = (
     Rule("the buffers not exchanged", r"\bcurrent = 1 - current;", ";"),
     # Where matrices and tiles end.
     Rule("an edge one too far", r">= (M|N|rows|cols|ROWS)\b", r"> \1"),
-    Rule("an edge one too far", r"< (rows|cols|depth)\b", r"<= \1"),
-    Rule("an edge one too far", r"<= cols\b", "<= cols + 1"),
+    Rule("an edge one too far", r"< (rows|cols|depth|left)\b", r"<= \1"),
+    Rule("an edge one too far", r"<= left\b", "<= left + 1"),
     Rule("an edge one too far", r"\b(rows|cols) - 1\)(?! /)", r"\1)"),
     Rule("an edge one too near", r">= (M|N|rows|cols)\b", r">= \1 - 1"),
-    Rule("an edge one too near", r"< (rows|cols|depth)\b", r"< \1 - 1"),
+    Rule("an edge one too near", r"< (rows|cols|depth|left)\b", r"< \1 - 1"),
     Rule("AND for OR", r"\|\|", "&&"),
     Rule("OR for AND", r"(?<!&)&&", "||"),
     Rule("an unguarded float4", r"&& is_float4_address\(\w+\)", ""),
     Rule("an unguarded float4", r"VECTOR && valid == 4", "VECTOR"),
-    Rule("an unguarded float4", r"first \+ 4 <= cols && ", ""),
+    Rule("an unguarded float4", r"cols_to\(j\) \+ 4 <= left && ", ""),
     Rule("floor for ceil", r"\((\w+) - 1\) / (TILE\w*) \+ 1", r"max(1, \1 / \2)"),
     Rule("floor for ceil", r"\((\w+) \+ (\w+) - 1\) / \2\b", r"\1 / \2"),
     # All of k, from the right places.
@@ -106,8 +106,9 @@ KERNEL_RULES = (
     Rule("another slice's rows", r"\brows_to\(slice \* ROWS\)", "0"),
     # The scales.
     Rule("C read though beta is 0", r"beta == 0\.0f \? ([^:;]+) : ", ""),
+    Rule("C read though beta is 0", r"beta != 0\.0f && ", ""),
     Rule("alpha forgotten", r"\balpha \* sum", "sum"),
-    Rule("beta forgotten", r"\bbeta \* (\*\w+)", r"\1"),
+    Rule("beta forgotten", r"\bbeta \* (\*\w+|to\b)", r"\1"),
 )
 
 # What looks as a rule says and is no fault: file, fault and line, and why.

@@ -299,7 +299,7 @@ __forceinline__ void mbarrier_wait(mbarrier_t* bar, unsigned parity, SIMULATOR_P
     simulator::wait_for_phase(bar, parity, {file, line});
 }
 
-__forceinline__ void store_float4(float* global, const float (&values)[4]) {
+__forceinline__ void store_float4(float* global, const float* values) {
     *reinterpret_cast<float4*>(global) = {values[0], values[1], values[2], values[3]};
 }
 
