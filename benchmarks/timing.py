@@ -209,7 +209,8 @@ class Sampler:
             self.sample()
             last = [sample.seconds for sample in self.samples[-SETTLED_SAMPLES:]]
             self.settled = len(last) == SETTLED_SAMPLES and _agree(last, SETTLED_WITHIN)
-        self._plan(self.samples[-1].seconds if self.samples else seconds)  # by the warm device's
+        if self.samples:
+            self._plan(self.samples[-1].seconds)  # by the warm device's
         workload.poison()
 
     def restart(self) -> None:

@@ -116,6 +116,19 @@ def test_a_sample_is_the_time_of_one_launch(seconds):
     assert sampler.samples == [sample]
 
 
+def test_a_graph_is_captured_anew_only_after_a_warm_up():
+    device = Device(lambda i: 6e-5)
+    captures, capture = [], device.capture
+    device.capture = lambda work: captures.append(work) or capture(work)
+    sampler = Sampler(device, device, device)
+    sampler.settled = True
+    sampler.prepare()
+    assert len(captures) == 1
+    sampler.settled = False
+    sampler.prepare()
+    assert len(captures) == 3
+
+
 def test_a_sample_is_the_fastest_batch():
     """Launches that are disturbed, four batches of five, change nothing."""
     device = Device(lambda i: 0.002)
