@@ -304,7 +304,7 @@ def _is_filled(version: Any) -> bool:
 
 def examine(version: Any, other: Any, arch: str) -> Candidate:
     """Compile a version with other tiles, and tell whether it is worth timing."""
-    from sgemm import SgemmError, compile
+    from sgemm import MissingError, SgemmError, compile
     from sgemm.inspection import inspect
 
     if version.threads != version.multipliers and other.threads != version.threads:
@@ -317,6 +317,8 @@ def examine(version: Any, other: Any, arch: str) -> Candidate:
         pruned = _why_not(other, found)
         if not pruned:
             compile(other, arch, vector=False)  # which operands that allow no float4 need
+    except MissingError:  # nothing can be told of any
+        raise
     except SgemmError as error:
         rules = dict.fromkeys(_ASSERTION.findall(str(error)))
         return Candidate(other, pruned="; ".join(rules) or _last_line(error))

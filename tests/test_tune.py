@@ -314,6 +314,17 @@ def test_a_version_that_matmul_does_not_choose_from_is_timed(fake_gpu, capsys, m
     assert [32, 32] in [row["tile"][:2] for row in timed]
 
 
+def test_without_a_disassembler_nothing_is_timed(few, fake_gpu, capsys, monkeypatch):
+    def missing():
+        raise sgemm.MissingError("there is no nvdisasm")
+
+    monkeypatch.setattr(inspection, "_disassembler", missing)
+    status, printed = run(capsys, f"--problem={SMALL}")
+    assert status == 2
+    assert "there is no nvdisasm" in printed.err
+    assert printed.out == ""
+
+
 def test_those_that_take_turns_are_warmed_up(few, fake_gpu, capsys, monkeypatch):
     warmed = []
     prepare = tune.Sampler.prepare
