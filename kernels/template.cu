@@ -1,10 +1,10 @@
 // A kernel to start from: copy this file, change it, and run
 //
-//     python -m sgemm check --source my.cu
-//     python -m benchmarks table --source my.cu
+//     python -m sgemm check --source my.cu       # trace and inspect take it as well
+//     python -m benchmarks table --source my.cu  # needs a GPU
 //
-// The next line is read by both. Its numbers arrive as macros of the same names, with VECTOR beside
-// them; B says which layout of B the kernel reads. sgemm/source.py lists all keys.
+// The next line is read by all of them. Its numbers arrive as macros of the same names, with VECTOR
+// beside them; B says which layout of B the kernel reads. sgemm/source.py lists all keys.
 // sgemm: TILE_M=8 TILE_N=32 THREADS=256 B=row
 
 static_assert(TILE_M * TILE_N == THREADS, "this kernel computes one output per thread");
