@@ -44,6 +44,7 @@ __device__ inline void store_float4(float* global, const float* values) {
 
 // Shared memory beyond the 48 KiB that a kernel can declare: the launch asks for it.
 #define LAUNCHED_SHARED(type, name)                                                                \
+    static_assert(sizeof(type) == DYNAMIC_SHARED_BYTES, "the launch must add sizeof(" #type ")");  \
     extern __shared__ float4 name##_memory[];                                                      \
     type& name = *reinterpret_cast<type*>(name##_memory)
 

@@ -17,7 +17,8 @@ union Buffers {
         float a_tile[STAGES][TILE_K][A_PITCH];
         float b_tile[STAGES][TILE_K][B_PITCH];
     };
-    float sums[WARPS][TILE_M * TILE_N]; // once the tiles are no longer needed
+    // Once the tiles are no longer needed. Rows that eight lanes write at once share no bank.
+    float sums[WARPS][TILE_M][TILE_N + 4];
 };
 static_assert(sizeof(Buffers) <= 224 * 1024, "the buffers of both tiles must fit an SM");
 
@@ -66,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             const int row = micro_tile.row + OuterProducts::rows_to(i);
             const int col = micro_tile.col + OuterProducts::cols_to(j);
             const float* sum = &micro_tile.sum[i][j];
-            *reinterpret_cast<float4*>(&buffers.sums[warp][row * TILE_N + col]) =
+            *reinterpret_cast<float4*>(&buffers.sums[warp][row][col]) =
                 make_float4(sum[0], sum[1], sum[2], sum[3]);
         }
     }
@@ -78,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         if (row >= rows || col >= cols) continue;
         float sum = 0.0f;
         UNROLL
-        for (int w = 0; w < WARPS; ++w) sum += buffers.sums[w][output];
+        for (int w = 0; w < WARPS; ++w) sum += buffers.sums[w][row][col];
         float* to = C + (row0 + row) * ldc + col0 + col;
         *to = beta == 0.0f ? alpha * sum : fmaf(alpha, sum, beta * *to);
     }

@@ -113,7 +113,8 @@ class Version:
             padding = 4 if slices == 1 else 4 * (lanes_m + lanes_n)  # kernels/a_transposed.cuh
             shared_bytes = FLOAT_BYTES * stages * tile_k * (tile_m + tile_n + padding)
             if not self.stream_k:  # in the end each warp leaves its sums there
-                shared_bytes = max(shared_bytes, FLOAT_BYTES * (threads // 32) * tile_m * tile_n)
+                sums = (threads // 32) * tile_m * (tile_n + 4)
+                shared_bytes = max(shared_bytes, FLOAT_BYTES * sums)
         return replace(other, threads=threads, dynamic_shared_bytes=shared_bytes)
 
     def tiles(self, m: int, n: int) -> int:
@@ -169,6 +170,7 @@ class Version:
             "BLOCKS_PER_SM": self.blocks_per_sm,
             "STAGES": self.stages,
             "SLICES": self.slices,
+            "DYNAMIC_SHARED_BYTES": self.dynamic_shared_bytes,
             "VECTOR": int(vector and self.float4),
         }
 

@@ -15,9 +15,13 @@ MICRO_M,       1          outputs that a thread computes
 MICRO_N
 BLOCKS_PER_SM  1          for ``__launch_bounds__``
 STAGES         1          tiles of A and B that shared memory holds at once
+SLICES         1          among how many lanes of a warp K is split
+SHARED         0          bytes of shared memory that the launch adds, the size of the type in
+                          ``LAUNCHED_SHARED``
 B              row        layout of B that the kernel reads, ``row`` or ``column``
 FLOAT4         0          1: the kernel accesses A, B and C by float4 where the macro VECTOR is 1,
                           which it is only where their addresses and leading dimensions allow it
+CAPABILITY     7.5        the oldest compute capability that can run it
 =============  =========  =====================================================================
 
 ``kernels/template.cu`` is a complete kernel to start from, with the signature.
@@ -33,15 +37,23 @@ from .ladder import Version
 _HEADER = re.compile(r"^\s*//\s*sgemm:(.*)$")
 _EXAMPLE = "// sgemm: TILE_M=8 TILE_N=32 THREADS=256 B=row"
 _REQUIRED = ("TILE_M", "TILE_N", "THREADS")
-_CHOICES = {"B": ("row", "column"), "FLOAT4": ("0", "1")}
+_FORMS = {
+    "B": ("row|column", "row or column"),
+    "FLOAT4": ("[01]", "0 or 1"),
+    "CAPABILITY": (r"[1-9]\d?\.\d", "a compute capability such as 9.0"),
+}
+_POSITIVE = ("[1-9][0-9]{0,8}", "a positive integer")
 _DEFAULTS = {
     "TILE_K": "1",
     "MICRO_M": "1",
     "MICRO_N": "1",
     "BLOCKS_PER_SM": "1",
     "STAGES": "1",
+    "SLICES": "1",
+    "SHARED": "0",
     "B": "row",
     "FLOAT4": "0",
+    "CAPABILITY": "7.5",
 }
 _MAX_THREADS = 1024
 
@@ -68,6 +80,7 @@ def from_file(path: str | Path) -> Version:
         )
     number, text = headers[0]
     values = _DEFAULTS | _parse(text, f"{path}:{number}")
+    major, minor = map(int, values["CAPABILITY"].split("."))
     return Version(
         name=source.name,
         title="own kernel",
@@ -79,6 +92,9 @@ def from_file(path: str | Path) -> Version:
         threads=int(values["THREADS"]),
         blocks_per_sm=int(values["BLOCKS_PER_SM"]),
         stages=int(values["STAGES"]),
+        dynamic_shared_bytes=int(values["SHARED"]),
+        slices=int(values["SLICES"]),
+        min_compute_capability=(major, minor),
         float4=values["FLOAT4"] == "1",
     )
 
@@ -93,11 +109,9 @@ def _parse(text: str, where: str) -> dict[str, str]:
             raise ArgumentError(f"{where}: {word!r}: expected KEY=value, KEY of {', '.join(known)}")
         if key in values:
             raise ArgumentError(f"{where}: {key} is given twice")
-        if key in _CHOICES:
-            if value not in _CHOICES[key]:
-                raise ArgumentError(f"{where}: {word}: must be {' or '.join(_CHOICES[key])}")
-        elif not re.fullmatch("[1-9][0-9]{0,8}", value):
-            raise ArgumentError(f"{where}: {word}: must be a positive integer")
+        pattern, described = _FORMS.get(key, _POSITIVE)
+        if not re.fullmatch(pattern, value, re.ASCII):
+            raise ArgumentError(f"{where}: {word}: must be {described}")
         values[key] = value
     missing = [key for key in _REQUIRED if key not in values]
     if missing:

@@ -328,7 +328,7 @@ def test_a_header_gives_the_geometry(tmp_path):
     source = tmp_path / "own.cu"
     source.write_text(
         "#include <x>\n  //sgemm: TILE_M=64 TILE_N=32 TILE_K=16 THREADS=128 MICRO_M=4 MICRO_N=2 "
-        "BLOCKS_PER_SM=3 STAGES=2 B=column FLOAT4=1\n"
+        "BLOCKS_PER_SM=3 STAGES=2 SLICES=2 SHARED=50000 B=column FLOAT4=1 CAPABILITY=8.6\n"
     )
     version = from_file(source)
     assert version.name == "own.cu"
@@ -343,9 +343,12 @@ def test_a_header_gives_the_geometry(tmp_path):
         "THREADS": 128,
         "BLOCKS_PER_SM": 3,
         "STAGES": 2,
-        "SLICES": 1,
+        "SLICES": 2,
+        "DYNAMIC_SHARED_BYTES": 50000,
         "VECTOR": 1,
     }
+    assert version.dynamic_shared_bytes == 50000
+    assert version.min_compute_capability == (8, 6)
 
 
 def test_what_a_header_leaves_out(tmp_path):
@@ -368,6 +371,11 @@ def test_what_a_header_leaves_out(tmp_path):
         (f"{GOOD_HEADER} B", "own.cu:1: 'B': expected KEY=value"),
         (f"{GOOD_HEADER} B=col", "own.cu:1: B=col: must be row or column"),
         (f"{GOOD_HEADER} FLOAT4=2", "own.cu:1: FLOAT4=2: must be 0 or 1"),
+        (f"{GOOD_HEADER} SHARED=-4", "own.cu:1: SHARED=-4: must be a positive integer"),
+        (
+            f"{GOOD_HEADER} CAPABILITY=90",
+            "own.cu:1: CAPABILITY=90: must be a compute capability such as 9.0",
+        ),
         (f"{GOOD_HEADER} TILE_K=0", "own.cu:1: TILE_K=0: must be a positive integer"),
         (f"{GOOD_HEADER} TILE_K=x", "own.cu:1: TILE_K=x: must be a positive integer"),
         (f"{GOOD_HEADER} TILE_M=4", "own.cu:1: TILE_M is given twice"),

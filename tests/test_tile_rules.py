@@ -37,7 +37,7 @@ def other_tiles(version: Version) -> list[Version]:
     def with_tile(m: int, n: int, k: int) -> Version:
         return replace(version, tile=(m, n, k), threads=max(1, int(m * n * threads_per_output)))
 
-    return [
+    others = [
         replace(version, threads=version.threads * 2),
         replace(version, threads=2048),
         replace(version, threads=version.threads // 2),
@@ -53,6 +53,27 @@ def other_tiles(version: Version) -> list[Version]:
         replace(version, micro_tile=(micro_m, micro_n + 2)),
         replace(version, micro_tile=(micro_m + 2, micro_n)),
     ]
+    return [launched_with_enough(other) for other in others]
+
+
+def launched_with_enough(version: Version) -> Version:
+    """The version with the shared memory that a launch must add for its tiles."""
+    geometry = version.tile, version.micro_tile, version.blocks_per_sm, version.stages
+    needed = version.reshaped(*geometry, version.slices).dynamic_shared_bytes
+    return replace(version, dynamic_shared_bytes=needed)
+
+
+@pytest.mark.parametrize("wrong", [-16, 16])
+def test_the_launch_adds_as_much_shared_memory_as_the_kernel_has(version, wrong):
+    """Whatever else: on a GPU too little would be an access out of bounds."""
+    if not version.dynamic_shared_bytes:
+        pytest.skip("its launch adds none")
+    other = replace(version, dynamic_shared_bytes=version.dynamic_shared_bytes + wrong)
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(CompileError, match=r"the launch must add sizeof\(Buffers\)"):
+        sgemm.matmul(one, one, version=other)
+    with pytest.raises(CompileError, match=r"the launch must add sizeof\(Buffers\)"):
+        sgemm.compile(other)
 
 
 def broken_rules(version, error: CompileError) -> set[str]:

@@ -51,7 +51,9 @@
 // C++ has no place for alignas between "static" and the type, where CUDA has one.
 #define alignas(bytes) __attribute__((aligned(bytes)))
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define LAUNCHED_SHARED(type, name) __shared__ alignas(16) type name
+#define LAUNCHED_SHARED(type, name)                                                                \
+    static_assert(sizeof(type) == DYNAMIC_SHARED_BYTES, "the launch must add sizeof(" #type ")");  \
+    __shared__ alignas(16) type name
 #define UNROLL_BY(times)
 #define UNROLL // left to the compiler: unrolled completely, kernels compile and run more slowly
 
