@@ -1,8 +1,10 @@
 """What every figure travels with: the GPU, its driver and limits, and the libraries in use."""
 
 import platform
+import subprocess
 from typing import Any
 
+from .checkout import ROOT
 from .cublas import MATH_MODE, Cublas
 from .gpu import Gpu, Monitor
 from .products import SEED
@@ -15,6 +17,7 @@ def describe(gpu: Gpu, monitor: Monitor, cublas: Cublas) -> dict[str, Any]:
     attributes = cupy.cuda.Device().attributes
     _, nvrtc_major, nvrtc_minor = nvrtc.nvrtcVersion()
     return {
+        "checkout": _commit(),
         "gpu": gpu.name,
         "compute_capability": "{}.{}".format(*gpu.compute_capability),
         "sms": attributes["MultiProcessorCount"],
@@ -30,3 +33,13 @@ def describe(gpu: Gpu, monitor: Monitor, cublas: Cublas) -> dict[str, Any]:
         "inputs": f"uniform in [-1, 1), seed {SEED}",
         "l2_state": "cold: operands rotate through sets that fill it",
     }
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with "-dirty" where files differ from it; None outside git."""
+    command = ("git", "-C", str(ROOT), "describe", "--always", "--abbrev=10", "--dirty")
+    try:
+        found = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return None
+    return found.stdout.strip() or None

@@ -81,7 +81,7 @@ def _ladder(root: Path, rows: Mapping[str, Row], environment: Row | None) -> str
     if environment:
         caption = (
             f"{_where(environment)}, all in one interleaved run of `python -m benchmarks table`; "
-            f"driver {environment['driver']}, CUDA {environment['cuda']}, "
+            f"{_commit(environment)}driver {environment['driver']}, CUDA {environment['cuda']}, "
             f"NVRTC {environment['nvrtc']}, cuBLAS {environment['cublas']}. "
             f"Samples and clocks: [{TABLE.name}]({TABLE.as_posix()})."
         )
@@ -189,9 +189,10 @@ def _sweep(root: Path) -> str:
             + "|"
         )
     about = (
-        f"{where['gpu']}, driver {where['driver']}, CUDA {where['cuda']}, NVRTC {where['nvrtc']}, "
-        f"cuBLAS {where['cublas']}. Geometric mean of the ratios {summary['geometric_mean']:.3f}, "
-        f"the least {summary['least']:.3f} at {summary['least_problem'].replace('x', '×')}. "
+        f"{where['gpu']}, {_commit(where)}driver {where['driver']}, CUDA {where['cuda']}, "
+        f"NVRTC {where['nvrtc']}, cuBLAS {where['cublas']}. "
+        f"Geometric mean of the ratios {summary['geometric_mean']:.3f}, the least "
+        f"{summary['least']:.3f} at {summary['least_problem'].replace('x', '×')}. "
         + "".join(f"{name} on all of them: {mean:.3f}. " for name, mean in alone.items())
         + f"Samples: [{SWEEP.name}]({SWEEP.name})."
     )
@@ -204,6 +205,12 @@ def _rate(rates: Sequence[Mapping[str, Any]]) -> str:
         return ""
     low, high = clopper_pearson(hits, trials)
     return f"{hits}/{trials} ({low:.1%}–{high:.1%})"
+
+
+def _commit(environment: Row) -> str:
+    """Which commit was measured, where that was noted."""
+    commit = environment.get("checkout")
+    return f"commit {commit}, " if commit else ""
 
 
 def _where(environment: Row) -> str:

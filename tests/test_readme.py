@@ -78,6 +78,8 @@ def test_the_sweep_has_a_line_per_shape(root):
     }
     (root / readme.SWEEP).write_text(json.dumps(document))
     assert "| 1×2×3 | v8 | 128 | 0 | 4,000 | 2,000 | 2.000 |\n" in readme.generate(root)[sweep]
+    assert "x, driver x" in readme.generate(root)[sweep]
+    document["environment"] = {**where, "checkout": "0123abcdef"}
     document["summary"]["of_versions"] = {"v7": 1.5}
     document["rows"][0]["of_versions"] = {"v7": {"ratio_to_cublas": 1.5}}
     (root / readme.SWEEP).write_text(json.dumps(document))
@@ -85,6 +87,7 @@ def test_the_sweep_has_a_line_per_shape(root):
     assert "| cuBLAS | ratio | v7 |\n|---|---|--:|--:|--:|--:|--:|--:|\n" in text
     assert "| 2,000 | 2.000 | 1.500 |\n" in text
     assert "v7 on all of them: 1.500. " in text
+    assert "x, commit 0123abcdef, driver x" in text
     document["rows"][0]["wrong"] = "matmul is wrong"
     (root / readme.SWEEP).write_text(json.dumps(document))
     with pytest.raises(ValueError, match="matmul is wrong"):

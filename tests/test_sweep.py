@@ -1,6 +1,7 @@
 """``python -m benchmarks sweep``."""
 
 import json
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import sgemm
 from benchmarks import __main__ as command
 from benchmarks import sweep
+from benchmarks.checkout import ROOT
 
 pytest_plugins = ["fake_gpu"]
 
@@ -25,6 +27,8 @@ def test_matmul_chooses_and_cublas_stands_beside(fake_gpu, capsys):
     assert status == 0
     assert found["schema"] == "benchmarks/sweep/1"
     assert [row["problem"] for row in found["rows"]] == list(problems)
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True)
+    assert commit.startswith(found["environment"]["checkout"].removesuffix("-dirty"))
     for row in found["rows"]:
         m, n, k = map(int, row["problem"].split("x"))
         assert row["version"] == sgemm.ladder.fastest(tuple(sgemm.LADDER), m, n, k, 1)
