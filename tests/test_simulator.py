@@ -204,25 +204,120 @@ def test_libraries_share_the_stacks(version):
     assert launches._free_stacks == stacks
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
-def test_a_forked_process_does_not_wait_for_threads_that_it_lacks():
-    """One that forks while another thread launches a kernel, or loads one."""
-    script = """
-import os, signal, warnings
+FORK = """
+import os, signal, sys, threading, time
 import numpy as np, sgemm
-from sgemm.simulator import launches
-warnings.simplefilter("ignore")
-one = np.ones((3, 3), np.float32)
-sgemm.matmul(one, one, version="v1")
-for lock in (launches._loading, *(library.lock for library in launches._libraries.values())):
-    with lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            os._exit(0 if (sgemm.matmul(one, one, version="v1") == 3).all() else 1)
-        assert os.waitpid(child, 0)[1] == 0
+
+rng = np.random.default_rng(0)
+a, b = (rng.integers(-3, 4, s).astype(np.float32) for s in ((90, 80), (80, 300)))
+product = a @ b
+
+def is_right():
+    return np.array_equal(sgemm.matmul(a, b, version="v5"), product)
+
+def fork(holds=lambda: True):
+    \"\"\"Whether all is well in a child, within a time.\"\"\"
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if holds() and is_right() else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+assert is_right()
 """
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+FORKS = {
+    "while a thread launches": """
+stopped = threading.Event()
+def launch():
+    while not stopped.is_set():
+        assert is_right()
+thread = threading.Thread(target=launch)
+thread.start()
+well = [fork() for _ in range(30)]
+stopped.set()
+thread.join()
+assert all(well)
+""",
+    "not before the launch is over": """
+large = np.ones((512, 512), np.float32)
+out = np.full((512, 512), np.nan, np.float32)
+thread = threading.Thread(target=sgemm.matmul, args=(large, large), kwargs={"out": out})
+thread.start()
+while np.isnan(out).all():
+    time.sleep(0.001)
+assert np.isnan(out).any(), "it was over too soon to tell"
+assert fork(lambda: (out == 512).all())
+thread.join()
+""",
+    "in a launch's own thread": """
+well = []
+signal.signal(signal.SIGUSR1, lambda number, frame: well.append(fork()))
+large = np.ones((300, 300), np.float32)
+timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+timer.start()
+assert (sgemm.matmul(large, large, version="v5") == 300).all()
+timer.join()
+assert well == [True]
+""",
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+@pytest.mark.parametrize("when", FORKS)
+def test_a_process_that_forks(when):
+    """Its child lacks the other threads, and so must not have what they had begun."""
+    command = [sys.executable, "-W", "ignore", "-c", FORK + FORKS[when]]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+
+
+FAILING_REALLOC = """
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+// Fails when a library of the folder that FAILS_FOR names calls it for the first time.
+extern "C" void* realloc(void* memory, size_t size) noexcept {
+    static auto* next = reinterpret_cast<void* (*)(void*, size_t)>(dlsym(RTLD_NEXT, "realloc"));
+    static bool failed;
+    Dl_info caller;
+    if (!failed && dladdr(__builtin_return_address(0), &caller) && caller.dli_fname &&
+        strstr(caller.dli_fname, getenv("FAILS_FOR"))) {
+        failed = true;
+        return nullptr;
+    }
+    return next(memory, size);
+}
+"""
+
+
+def test_a_launch_that_finds_no_memory_harms_no_later_one(tmp_path):
+    library = tmp_path / "realloc.so"
+    subprocess.run(
+        [*build._compiler()[0], "-shared", "-fPIC", "-x", "c++", "-", "-o", library, "-ldl"],
+        input=FAILING_REALLOC,
+        text=True,
+        check=True,
+    )
+    script = """
+import os
+os.environ["LD_PRELOAD"] = ""  # what is started from here is spared
+import numpy as np, sgemm
+one = np.ones((64, 64), np.float32)
+try:
+    sgemm.matmul(one, one, version="v4")
+except sgemm.KernelError as error:
+    assert "no memory left for the asynchronous copies" in str(error), error
+else:
+    raise AssertionError("nothing failed")
+assert (sgemm.matmul(one, one, version="v4") == 64).all()
+"""
+    environment = {"LD_PRELOAD": str(library), "FAILS_FOR": str(build.cache.folder())}
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0, run.stderr
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,7 @@ class _Library:
         self._path, self._kernel, self._entry = path, kernel, entry
         self._library = c.load(path)
         self._signature: str = self._library.simulator_signature().decode()
-        self.lock = Lock()
+        self.lock = RLock()  # a signal's handler may fork within a launch
         self._shared_arrays: Any = None
 
     def launch(
@@ -220,19 +220,34 @@ def _stacks(library: ctypes.CDLL) -> Iterator[int]:
 # Libraries by their files, and by what they were built from.
 _libraries: dict[Path, _Library] = {}
 _built: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Library]] = {}
-_loading = Lock()
+_loading = RLock()
+_held: list[Any] = []  # the locks that a fork holds
 
 
-def _unlock() -> None:
-    """In a process that was forked: whoever held a lock is not there to release it."""
-    global _loading
-    _loading = Lock()
+def _before_fork() -> None:
+    """Wait until nothing is loaded or launched: the child would have a library, or the system's
+    loader with its lock, as another thread has left it midway."""
+    _hold(_loading)  # first: now no launch begins, and no library is added
     for library in _libraries.values():
-        library.lock = Lock()
+        _hold(library.lock)
+
+
+def _hold(lock: Any) -> None:
+    lock.acquire()
+    _held.append(lock)
+
+
+def _after_fork() -> None:
+    held = _held[::-1]
+    _held.clear()  # before another thread that forks may go on
+    for lock in held:
+        lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )
 
 
 def _load(source: Path, entry: str, defines: Mapping[str, int], checked: bool) -> _Library:

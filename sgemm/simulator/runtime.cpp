@@ -292,10 +292,11 @@ inline bool same(Place a, Place b) {
 template <typename T>
 static void make_room(T*& items, unsigned count, unsigned& capacity, Place place) {
     if (count < capacity) return;
-    capacity = 2 * capacity + 16;
-    void* larger = realloc(items, capacity * sizeof(T));
+    const unsigned needed = 2 * capacity + 16;
+    void* larger = realloc(items, needed * sizeof(T));
     if (!larger) fail(place, "memory", "no memory left for the asynchronous copies in flight");
     items = static_cast<T*>(larger);
+    capacity = needed; // not before: fail() ends the launch, and the next one goes by it
 }
 
 // ---- mbarriers, and the copies that report to them ----
