@@ -1,7 +1,7 @@
 """``python -m benchmarks``: measuring by hand, and comparing commits.
 
-Exit status: 0 all holds, 1 a result is wrong or slower or a kernel failed, 2 nothing could be told;
-the reason is on stderr.
+Exit status: 0 all holds, 1 a result is wrong or slower or a kernel failed, 2 nothing could be told,
+with the reason on stderr; 130 it was interrupted.
 """
 
 import argparse
@@ -28,25 +28,25 @@ def main(arguments: list[str] | None = None) -> int:
         module.add_parser(commands)
     options = parser.parse_args(arguments)
 
-    from .table import KernelFailedError
+    from sgemm.command import conclude  # not above: asv imports this beside a commit that lacks it
 
-    try:
-        return int(modules[options.command].run(options))
-    except KernelFailedError as error:
-        return _report(1, error)
-    except (ImportError, MemoryError, OSError, RuntimeError, ValueError) as error:
-        return _report(2, error)
+    return conclude(lambda: int(modules[options.command].run(options)), _failed)
 
 
-def _report(status: int, error: Exception) -> int:
+def _failed(error: Exception) -> int:
+    """Say which error it was, where it is one that is to be expected; the exit status."""
     from sgemm import doctor
     from sgemm.causes import explain
 
+    from .table import KernelFailedError
+
+    if not isinstance(error, ImportError | MemoryError | OSError | RuntimeError | ValueError):
+        raise error
     reason = explain(error)
     if isinstance(error, NoGpuError):
         reason += f"; {doctor.why_no_gpu(doctor.examine())}"
     print(f"python -m benchmarks: {reason}", file=sys.stderr)
-    return status
+    return 1 if isinstance(error, KernelFailedError) else 2
 
 
 if __name__ == "__main__":

@@ -18,4 +18,4 @@ def document(command: str, environment: Any, rows: Sequence[Any], **others: Any)
 
 def print_document(content: dict[str, Any]) -> None:
     """Print it and nothing else; ValueError for a figure that JSON lacks (inf, NaN)."""
-    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(content, indent=2, allow_nan=False))  # in ASCII, which every stdout takes

@@ -1,11 +1,10 @@
 """``python -m sgemm``: versions, check, inspect, trace, explain, doctor.
 
 Exit status: 0 all is right; 1 it ran and the answer is bad; 2 it could not tell, with the reason in
-one line on standard error.
+one line on standard error; 130 it was interrupted.
 """
 
 import argparse
-import io
 import os
 import re
 import reprlib
@@ -17,12 +16,13 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from . import doctor, report
+from .command import UNKNOWN, conclude
 from .errors import SgemmError
 from .ladder import LADDER, Version, names_for
 from .source import from_file
 from .versions import resolve
 
-HELD, BAD, UNKNOWN = 0, 1, 2
+HELD, BAD = 0, 1
 MAX_SEED_DIGITS = 18
 TRACED_SHAPE = "256x256x256"
 
@@ -35,24 +35,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
-    if sys.stdout is None:
-        return _cannot_tell(options, "standard output is closed")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows × as ?
-    try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-    except (SgemmError, MemoryError) as error:
-        return _cannot_tell(options, str(error) or "out of memory")
-    except ModuleNotFoundError as error:
-        return _cannot_tell(options, f"{error.name} is missing; pip install {error.name}")
-    except OSError as error:
-        # Python flushes stdout once more at its end, which would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # whoever reads the output has seen enough
-            return UNKNOWN
-        return _cannot_tell(options, str(error))
-    return status
+    return conclude(lambda: options.run(options), lambda error: _failed(options, error))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -360,6 +343,15 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _gpu_is_required() -> bool:
     return os.environ.get("SGEMM_REQUIRE_GPU") == "1"
+
+
+def _failed(options: argparse.Namespace, error: Exception) -> int:
+    """Say which error it was, where it is one that is to be expected."""
+    if isinstance(error, ModuleNotFoundError):
+        return _cannot_tell(options, f"{error.name} is missing; pip install {error.name}")
+    if isinstance(error, SgemmError | MemoryError | OSError):
+        return _cannot_tell(options, str(error) or "out of memory")
+    raise error
 
 
 def _cannot_tell(options: argparse.Namespace, reason: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sgemm import LADDER, ArgumentError, check, compile, doctor, report
+from sgemm import LADDER, ArgumentError, check, compile, doctor, inspection, report
 from sgemm.__main__ import main
 from sgemm.kernel_files import kernels_folder
 from sgemm.source import from_file
@@ -23,6 +23,17 @@ assert sys.stdout.encoding != "utf-8"
 sys.stdout.reconfigure(errors="strict")
 from sgemm.__main__ import main
 sys.exit(main())
+"""
+INTERRUPTED = """
+import signal, sys
+from sgemm import __main__ as command
+
+def versions(options):
+    print("seen")
+    signal.raise_signal(signal.SIGINT)
+
+command._versions = versions
+sys.exit(command.main(["versions"]))
 """
 GOOD_HEADER = "// sgemm: TILE_M=8 TILE_N=32 THREADS=256"
 
@@ -117,6 +128,24 @@ def test_memory_that_is_exhausted(run, monkeypatch):
     status, _, errors = run("check")
     assert status == 2
     assert errors == "python -m sgemm check: out of memory\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "owner", "what"),
+    [("check", check, "Checker"), ("inspect", inspection, "inspect")],
+)
+def test_what_is_interrupted_ends_without_a_word(run, monkeypatch, command, owner, what):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, what, interrupt)
+    assert run(command) == (130, "", "")
+
+
+def test_what_was_printed_before_an_interrupt_stays():
+    """With output that is no terminal, which Python keeps in a buffer."""
+    result = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "seen\n", "")
 
 
 def test_versions(run):
