@@ -15,6 +15,7 @@ where it stopped. From there on it has other processes in the places of the firs
 """
 
 import argparse
+import fcntl
 import json
 import os
 import sys
@@ -23,9 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, field
 from itertools import combinations
+from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TextIO
 
 from . import builds, gpu
 from .checkout import LADDER
@@ -63,6 +65,9 @@ UNDECIDED = (Verdict.AMBIGUOUS, Verdict.NO_MEASUREMENT)
 MIN_PROCESSES = 4  # two pairs
 MIN_PLANTED = 3  # two, should the first one be compared with the second
 Pair = tuple[int, int]
+
+_MALFORMED = (*(AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError),)
+"""What reading a line raises that is none of ``sample``'s."""
 
 
 def add_parser(commands: Any) -> None:
@@ -118,6 +123,20 @@ class Session:
         """How many a gate compared at that time; runs of which no word is kept were never cut
         short."""
         return int(self.environment.get("benchmarks", self.recorded_of_a_gate))
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Add what a line after the first one has kept."""
+        if "gpu_seconds" in entry:  # in the end, before each benchmark had its own
+            self.seconds = float(entry["gpu_seconds"])
+        elif "continued" in entry:
+            self.environment.setdefault("continued", []).append(entry["continued"])
+        else:
+            recorded = _processes(entry["processes"])
+            first = next(iter(self.recorded.values()), recorded)
+            if len(recorded) != len(first):
+                raise ValueError(f"{len(recorded)} processes, and {len(first)} before")
+            self.recorded[str(entry["version"]), str(entry["problem"])] = recorded
+            self.seconds += float(entry.get("seconds", 0.0))
 
     def remaining(self) -> list[Benchmark]:
         """What is still to be sampled."""
@@ -178,7 +197,7 @@ class Calibration:
 def run(options: argparse.Namespace) -> int:
     """Sample, judge and print; 0, or an error that says why there are no rates."""
     if options.recorded:
-        sessions = [read(Path(path)) for path in options.recorded]
+        sessions = [_to_judge(Path(path)) for path in options.recorded]
     else:
         if options.processes < MIN_PROCESSES:
             raise ValueError(f"--processes: {MIN_PROCESSES} at least, found {options.processes}")
@@ -202,11 +221,14 @@ def sample(processes: int, planted: int, keep: str | None) -> Session:
     if gpu.find() is None:
         raise gpu.NoGpuError("there is no GPU, and only there the gate can be calibrated")
     path = Path(keep or os.devnull)
-    begun = _begun(path)
-    if begun and not begun.remaining():
-        raise ValueError(f"--samples: {path} is complete: judge it by --from, or name another file")
-    build = builds.of_checkout(sys.executable)
     with ExitStack() as stack:
+        file = stack.enter_context(path.open("a"))
+        begun, cut_off = _begun(path, file) if path.is_file() else (None, b"")
+        if begun and not begun.remaining():
+            raise ValueError(
+                f"--samples: {path} is complete: judge it by --from, or name another file"
+            )
+        build = builds.of_checkout(sys.executable)
         running = [
             stack.enter_context(SamplingProcess(build, SHARES if i < planted else ()))
             for i in range(processes)
@@ -226,7 +248,10 @@ def sample(processes: int, planted: int, keep: str | None) -> Session:
         if begun:
             _require_same_conditions(begun, conditions, path)
             begun.environment.setdefault("continued", []).append(now)
-        file = stack.enter_context(path.open("a"))
+        else:
+            _require_same_beginning(cut_off, conditions, path)
+        if cut_off:
+            file.truncate(path.stat().st_size - len(cut_off))
         first = {"continued": now} if begun else session.environment
         print(json.dumps(first), file=file, flush=True)
         for version, problem in _progress(session.remaining()):
@@ -245,34 +270,88 @@ def sample(processes: int, planted: int, keep: str | None) -> Session:
     return session
 
 
-def _begun(path: Path) -> Session | None:
-    """The run whose samples are in a file, without the line that it was writing when it was cut
-    short; None if there is none."""
-    if not path.is_file():
-        return None
-    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    return read(path) if path.stat().st_size else None
+def _begun(path: Path, file: TextIO) -> tuple[Session | None, bytes]:
+    """The run whose samples are in a file, None if no line of it is whole, and the line that it was
+    writing when it was cut short. Nobody else begins with that file as long as it is open."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ValueError(
+            f"--samples: another calibrate is writing to {path}; wait for its end, or name another "
+            "file"
+        ) from error
+    _, newline, cut_off = path.read_bytes().rpartition(b"\n")
+    return read(path) if newline else None, cut_off
+
+
+def _to_judge(path: Path) -> Session:
+    session = read(path)
+    if not session.recorded:
+        raise ValueError(
+            f"--from: {path} holds no benchmark yet, its run was cut short before the first; "
+            "--samples continues it"
+        )
+    return session
 
 
 def read(path: Path) -> Session:
-    """The session that ``sample`` has kept, as far as it came."""
-    lines = path.read_text().splitlines(keepends=True)
-    environment, *entries = (json.loads(line) for line in lines if line.endswith("\n"))
-    session = Session(environment)
-    for entry in entries:
-        if "gpu_seconds" in entry:  # in the end, before each benchmark had its own
-            session.seconds = entry["gpu_seconds"]
-        elif "continued" in entry:
-            environment.setdefault("continued", []).append(entry["continued"])
-        else:
-            session.recorded[entry["version"], entry["problem"]] = [
-                {float(share): Samples(*series) for share, series in process.items()}
-                for process in entry["processes"]
-            ]
-            session.seconds += entry.get("seconds", 0.0)
-    environment["gpu_seconds"] = round(session.seconds)
-    environment["benchmarks"] = session.benchmarks
+    """The session that ``sample`` has kept, as far as it came; ValueError for any other file."""
+    *lines, _cut_off = path.read_bytes().split(b"\n")
+    session = None
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            if session is None:
+                session = _begin(entry)
+            else:
+                session.add(entry)
+        except _MALFORMED as error:
+            reason = f"line {number}: {type(error).__name__}: {error}"
+            raise _no_samples(path, reason) from error
+    if session is None:
+        raise _no_samples(path, "no line is whole")
+    session.environment["gpu_seconds"] = round(session.seconds)
+    session.environment["benchmarks"] = session.benchmarks
     return session
+
+
+def _no_samples(path: Path, reason: str) -> ValueError:
+    return ValueError(f"{path}: no samples of calibrate ({reason}); name another file")
+
+
+def _begin(header: dict[str, Any]) -> Session:
+    """A session of which the first line is known; ValueError for another kind of line."""
+    if "gpu" not in header or int(header.get("benchmarks", 1)) < 1:
+        raise ValueError("not where and how it ran")
+    return Session(header)
+
+
+def _processes(kept: Sequence[Mapping[str, Sequence[Sequence[float]]]]) -> Recorded:
+    """What a line has kept of each process; ValueError for what cannot be compared."""
+    recorded = [
+        {float(share): Samples(*series) for share, series in process.items()} for process in kept
+    ]
+    all_series = [
+        values
+        for process in recorded
+        for samples in process.values()
+        for values in (samples.seconds, samples.cycles)
+    ]
+    if len(recorded) < MIN_PROCESSES:
+        raise ValueError(f"{MIN_PROCESSES} processes at least, found {len(recorded)}")
+    if len({len(values) for values in all_series}) > 1:
+        raise ValueError("processes of different numbers of rounds")
+    if not all(0 < value < inf for values in all_series for value in values or [0]):
+        raise ValueError("a sample is no positive number")
+    return recorded
+
+
+def _require_same_beginning(cut_off: bytes, conditions: Mapping[str, Any], path: Path) -> None:
+    """Raises ValueError where a file without one whole line is not what a run under these
+    conditions leaves that is cut short while it writes its first one."""
+    known = json.dumps(conditions).encode()[:-1]  # what follows is when it began
+    if cut_off[: len(known)] != known[: len(cut_off)]:
+        raise ValueError(f"--samples: {path} holds something else; name another file")
 
 
 def _require_same_conditions(begun: Session, conditions: Mapping[str, Any], path: Path) -> None:

@@ -1,6 +1,11 @@
 """``python -m benchmarks calibrate``: the rates, from samples whose noise is known."""
 
+import fcntl
 import json
+import os
+import re
+import subprocess
+import sys
 from itertools import combinations
 from math import exp, inf, log1p
 from pathlib import Path
@@ -10,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import calibrate, gpu, turns
+from benchmarks import calibrate, document, gpu, turns
 from benchmarks.calibrate import Calibration, Rate, Session, judge
 from benchmarks.gate import BENCHMARKS
 from benchmarks.turns import Failure, Series
@@ -209,8 +214,9 @@ SIX = ("--processes", "6", "--planted", "4")
 
 def cut_short(sampled, capsys, kept, benchmarks=20):
     sampled.cut_short_after = len(sampled.sampled) + benchmarks
-    with pytest.raises(KeyboardInterrupt):
-        run(capsys, *SIX, "--samples", str(kept))
+    status, printed = run(capsys, *SIX, "--samples", str(kept))
+    assert status == 130
+    assert "Traceback" not in printed.err
     sampled.cut_short_after = inf
 
 
@@ -296,6 +302,125 @@ def test_a_complete_run_is_not_sampled_again(sampled, capsys, tmp_path):
     assert sampled.sampled == ALL
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",  # what has no whole line, and does not begin as samples do
+        "no newline",
+        '{"gpu": "NVIDIA H100", "dri',
+        "# A page\n\nof text",
+        '{"rows": []}\n',
+        '{"gpu": "NVIDIA H200", "driver": "580.00"}\n{"other": 1}\nthe rest',
+        '{"gpu": "NVIDIA H200", "driver": "580.00"}\nthe rest',
+        "\n",
+        "\xff\xfe",
+    ],
+)
+def test_another_file_is_left_as_it_is(sampled, capsys, tmp_path, content):
+    kept = tmp_path / "notes"
+    kept.write_bytes(content.encode("latin-1"))
+    status, printed = run(capsys, *SIX, "--samples", str(kept))
+    if not content:  # there is nothing to lose
+        assert (status, calibrate.read(kept).remaining()) == (0, [])
+        return
+    assert status == 2
+    assert printed.err.count("\n") == 1
+    assert f"{kept} " in printed.err.replace(":", " ")
+    assert printed.err.endswith("name another file\n")
+    assert kept.read_bytes() == content.encode("latin-1")
+    assert sampled.sampled == []
+
+
+def test_two_runs_do_not_write_to_one_file(sampled, capsys, tmp_path):
+    kept = tmp_path / "samples.jsonl"
+    cut_short(sampled, capsys, kept)
+    with kept.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write('{"version": "v0", "prob')
+        file.flush()
+        before = kept.read_text()
+        status, printed = run(capsys, *SIX, "--samples", str(kept))
+        assert status == 2
+        assert printed.err == (
+            f"python -m benchmarks: --samples: another calibrate is writing to {kept}; wait for "
+            "its end, or name another file\n"
+        )
+        assert kept.read_text() == before
+    status, _ = run(capsys, *SIX, "--samples", str(kept))
+    assert status == 0
+    assert calibrate.read(kept).remaining() == []
+
+
+def test_a_run_has_its_file_for_itself_until_its_end(sampled, capsys, tmp_path, monkeypatch):
+    kept, locked = tmp_path / "samples.jsonl", []
+    take_turns = calibrate.take_turns
+
+    def spied(*arguments, **planted):
+        with kept.open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked.append(True)
+        return take_turns(*arguments, **planted)
+
+    monkeypatch.setattr(calibrate, "take_turns", spied)
+    status, _ = run(capsys, *SIX, "--samples", str(kept))
+    assert (status, len(locked)) == (0, len(ALL))
+
+
+HEADER = json.dumps(ENVIRONMENT)
+TIMES = [[1e-3] * 3, [1e6] * 3]
+
+
+def line(*processes):
+    return json.dumps({"version": "v3", "problem": CUBE, "processes": processes})
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([], "no line is whole"),
+        (["# A page"], "line 1: JSONDecodeError"),
+        (["[]"], "line 1: ValueError"),
+        (["1"], "line 1: TypeError"),
+        (["{}", "{}"], "line 1: ValueError: not where and how it ran"),
+        (['{"gpu": 1, "benchmarks": 0}'], "line 1: ValueError: not where and how it ran"),
+        ([HEADER, "[1]"], "line 2: TypeError"),
+        ([HEADER, "{}"], "line 2: KeyError: 'processes'"),
+        ([HEADER, '{"gpu_seconds": "x"}'], "line 2: ValueError"),
+        ([HEADER, "[" * 100_000], "line 2: RecursionError"),
+        ([HEADER, line(*[{"0.0": TIMES}] * 4), "}"], "line 3: JSONDecodeError"),
+        ([HEADER, line(*[{"0.0": TIMES}] * 4), line(*[{}] * 5)], "line 3: .* 5 processes, and 4"),
+        ([HEADER, line(*[{"0.0": TIMES}] * 3)], "line 2: .* 4 processes at least, found 3"),
+        ([HEADER, line(*[{"0.0": TIMES[:1]}] * 4)], "line 2: TypeError"),
+        ([HEADER, line(*[{"x": TIMES}] * 4)], "line 2: ValueError"),
+        ([HEADER, line(*[{"0.0": [[1], [1, 1]]}] * 4)], "different numbers of rounds"),
+        ([HEADER, line(*[{"0.0": [[], []]}] * 4)], "no positive number"),
+        ([HEADER, line(*[{"0.0": [[0], [1]]}] * 4)], "no positive number"),
+        ([HEADER, line(*[{"0.0": [[float("nan")], [1]]}] * 4)], "no positive number"),
+    ],
+)
+def test_samples_of_none_cannot_be_judged(capsys, tmp_path, lines, reason):
+    kept = tmp_path / "kept"
+    kept.write_text("".join(f"{line}\n" for line in lines))
+    status, printed = run(capsys, "--from", str(kept))
+    assert status == 2
+    assert printed.out == ""
+    (message,) = printed.err.splitlines()
+    start = f"python -m benchmarks: {kept}: no samples of calibrate ("
+    assert message.startswith(start)
+    assert re.search(rf"{reason}.*\); name another file$", message)
+
+
+def test_a_run_that_was_cut_short_before_its_first_benchmark_is_not_judged(capsys, tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text(f"{HEADER}\n")
+    status, printed = run(capsys, "--from", str(kept))
+    assert status == 2
+    assert printed.err.startswith(
+        f"python -m benchmarks: --from: {kept} holds no benchmark yet, its run was cut short"
+    )
+    assert printed.err.count("\n") == 1
+
+
 SMALL = "32x32x32"
 
 
@@ -351,8 +476,8 @@ def test_kernels_are_sampled_and_judged_though_the_run_is_cut_short(
     lines = []
     for answers in (0, 30, 30):  # none; v1, and v4 in part; v4 in part
         on_the_fake_gpu.answers = answers
-        with pytest.raises(KeyboardInterrupt):
-            run(capsys, *arguments)
+        status, _ = run(capsys, *arguments)
+        assert status == 130
         lines.append(len(kept.read_text().splitlines()))
     assert lines == [1, 3, 4]  # where it ran, where it was continued twice, and v1
 
@@ -411,3 +536,56 @@ def test_without_a_gpu_there_is_nothing_to_calibrate(capsys, monkeypatch):
     status, printed = run(capsys)
     assert status == 2
     assert "there is no GPU" in printed.err
+
+
+@pytest.fixture
+def output_to(tmp_path):
+    """Runs the command on a few samples, with its output to somewhere. Gives bytes."""
+    kept = tmp_path / "kept"
+    kept.write_text(f"{HEADER}\n{line(*[{'0.0': TIMES}] * 4)}\n")
+    command = f"{sys.executable} -m benchmarks calibrate --from {kept}"
+
+    def output_to(redirection, form="", **variables):
+        script = redirection.format(f"{command} {form}")
+        environment = {**os.environ, **variables}
+        return subprocess.run(
+            ["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True
+        )
+
+    return output_to
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_output_that_nobody_reads_ends_without_a_word(output_to, form):
+    found = output_to("(sleep 1; {}; echo $? >&2) | true", form)
+    assert found.stderr == b"2\n"
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [("{} >/dev/full", "No space left"), ("{} >&-", "output is closed")]
+)
+def test_output_that_cannot_be_written(output_to, form, redirection, reason):
+    found = output_to(redirection, form)
+    assert found.returncode == 2
+    assert re.fullmatch(f"python -m benchmarks: .*{reason}.*\n", found.stderr.decode())
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+)
+def test_output_that_takes_ascii_alone(output_to, variables):
+    found = output_to("{}", **variables)
+    assert found.returncode == 0, found.stderr
+    assert "identical code" in found.stdout.decode("ascii")
+
+
+def test_json_loses_nothing_on_output_that_takes_ascii_alone(capsys):
+    document.print_document({"gpu": "é"})
+    output = capsys.readouterr().out
+    assert output.isascii()
+    assert json.loads(output) == {"gpu": "é"}
