@@ -71,9 +71,9 @@ class Simulated:
             seconds *= INSTRUMENTED
         if seconds > limit:
             raise SimulatorLimitError(
-                f"a: the simulator would take about {seconds:.0f} s for {m}x{n}x{k}, more than "
-                f"{limit:g} s; set SGEMM_SIMULATOR_LIMIT={seconds * 2:.0f} to allow it, or pass "
-                "CuPy arrays to run on a GPU"
+                f"a: the simulator would take about {_rounded(seconds)} s for {m}x{n}x{k}, more "
+                f"than {limit:g} s; set SGEMM_SIMULATOR_LIMIT={_rounded(2 * seconds)} to allow it, "
+                "or pass CuPy arrays to run on a GPU"
             )
 
     def empty(self, shape: tuple[int, int]) -> np.ndarray:
@@ -176,6 +176,11 @@ def simulated_sms(count: int) -> Iterator[None]:
         yield
     finally:
         _sms.reset(token)
+
+
+def _rounded(seconds: float) -> str:
+    """To two digits at least, however few seconds they are."""
+    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
 def _limit_seconds() -> float:

@@ -11,6 +11,7 @@ from places import SIMULATOR
 
 import sgemm
 from sgemm import LADDER
+from sgemm.simulated import Simulated
 
 case = pytest.mark.case
 
@@ -331,6 +332,21 @@ def test_products_too_large_to_simulate(monkeypatch):
     monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", "1e-9")
     with pytest.raises(sgemm.SimulatorLimitError):
         sgemm.matmul(one, one)
+
+
+@pytest.mark.parametrize("size", [1, 10, 100, 300, 1300, 10_000])
+@pytest.mark.parametrize("limit", ["0", "1e-9"])
+def test_the_way_to_allow_a_product_allows_it(monkeypatch, size, limit):
+    """And is as large as it need be, not more."""
+    monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", limit)
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(sgemm.SimulatorLimitError) as caught:
+        sgemm.matmul(np.broadcast_to(one, (size, size)), np.broadcast_to(one, (size, size)))
+    told = r"about (\S+) s for .* SGEMM_SIMULATOR_LIMIT=(\S+) to"
+    seconds, enough = re.search(told, str(caught.value)).groups()
+    assert 0 < float(seconds) < float(enough) < 3 * float(seconds)
+    monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", enough)
+    Simulated().check_work(size, size, size)
 
 
 @pytest.mark.parametrize(("depth", "alpha"), [(0, 1.0), (3, 0.0)])
