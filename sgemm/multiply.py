@@ -9,7 +9,7 @@ import os
 from ctypes import c_float
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -59,6 +59,13 @@ class Prepared:
                 launch()
             self._place.hand_back()
         return self.out
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied and pickled: the launches are bound to addresses."""
+        raise ArgumentTypeError(
+            "a prepared product cannot be copied or pickled, as it launches on the addresses of "
+            "its own matrices; call sgemm.prepare anew"
+        )
 
 
 def matmul(

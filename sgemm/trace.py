@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from . import report, simulator
+from .causes import cuda_errors_explained
+from .errors import ArgumentError
 from .ladder import Version
 from .matrix import FLOAT_BYTES
 from .multiply import matmul
-from .simulated import SMS, aligned, simulated_sms
+from .simulated import SMS, Simulated, aligned, simulated_sms
 from .simulator.counts import SECTOR_BYTES, WARP, Access, Line, total
 
 FIGURES = {
@@ -103,12 +105,19 @@ def trace(version: Version, m: int, n: int, k: int, multiprocessors: int = SMS) 
 
     B has the layout that the version reads. An old kernel is traced by a version whose source is
     its absolute path. Raises what ``matmul`` raises, SimulatorLimitError for a product that would
-    take too long among it.
+    take too long among it, and ArgumentError for one without a multiplication.
     """
-    a = _aligned(m, k)
-    b = _aligned(k, n) if version.b_layout == "row" else _aligned(n, k).T
+    if min(m, n, k) < 1:
+        raise ArgumentError(
+            f"m, n, k: a {m}x{n}x{k} product multiplies nothing that could be counted; all must "
+            "be positive"
+        )
     with simulator.counted() as launches, simulated_sms(multiprocessors):
-        matmul(a, b, out=_aligned(m, n), version=version)
+        Simulated().check_work(m, n, k)  # before its matrices are allocated
+        with cuda_errors_explained("trace"):
+            a, out = _aligned(m, k), _aligned(m, n)
+            b = _aligned(k, n) if version.b_layout == "row" else _aligned(n, k).T
+        matmul(a, b, out=out, version=version)
     (counts,) = (launch for launch in launches if launch.entry == "sgemm")
     lines: dict[tuple[str, int], Line] = {}
     for place, line in counts.lines.items():

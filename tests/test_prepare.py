@@ -1,5 +1,7 @@
 """``prepare``: a product that is checked and planned once and launched many times."""
 
+import copy
+import pickle
 import weakref
 from types import SimpleNamespace
 
@@ -104,6 +106,16 @@ def test_nothing_is_decided_again(monkeypatch, integers):
     for module, name in ((multiply, "recipe_for"), (multiply, "locate"), (gpu, "compile_kernel")):
         monkeypatch.delattr(module, name)
     assert np.array_equal(launch(), product)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_is_not_copied(place, duplicate):
+    """A copy would write to the addresses of the original's matrices."""
+    one = place.xp.ones((1, 1), np.float32)
+    launch = sgemm.prepare(one, one)
+    with pytest.raises(sgemm.ArgumentTypeError, match=r"call sgemm\.prepare anew$"):
+        duplicate(launch)
+    assert launch().tolist() == [[1.0]]
 
 
 def test_it_keeps_its_matrices(fake):

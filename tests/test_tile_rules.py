@@ -115,17 +115,50 @@ def test_a_tile_that_does_not_fit_its_threads(place, version):
 
 @pytest.mark.case("1.14")
 @pytest.mark.parametrize(
-    "size", [{"tile": (0, 32, 8)}, {"tile": (32, 32, -8)}, {"micro_tile": (0, 1)}, {"threads": 0}]
+    ("field", "value", "accepted"),
+    [
+        ("name", None, "a string"),
+        ("source", None, "a file's name"),
+        ("tile", (0, 32, 8), "a tuple of three positive integers"),
+        ("tile", (32, 32, -8), "a tuple of three positive integers"),
+        ("tile", (8, 32), "a tuple of three positive integers"),
+        ("tile", [8, 32, 1], "a tuple of three positive integers"),
+        ("tile", (8.0, 32, 1), "a tuple of three positive integers"),
+        ("micro_tile", (0, 1), "a tuple of two positive integers"),
+        ("micro_tile", 1, "a tuple of two positive integers"),
+        ("threads", 0, "a positive integer"),
+        ("threads", "256", "a positive integer"),
+        ("blocks_per_sm", 0, "a positive integer"),
+        ("stages", 0, "a positive integer"),
+        ("slices", -1, "a positive integer"),
+        ("shared_bytes", None, "an integer from 0 up"),
+        ("dynamic_shared_bytes", -4, "an integer from 0 up"),
+        ("b_layout", "x", "'row' or 'column'"),
+        ("b_layout", ["row"], "'row' or 'column'"),
+        ("stream_k", None, "True or False"),
+        ("float4", "no", "True or False"),
+        ("a_by_floats", 2, "True or False"),
+        ("min_compute_capability", (8,), "a tuple of two integers from 0 up"),
+        ("min_compute_capability", 80, "a tuple of two integers from 0 up"),
+    ],
 )
-def test_sizes_that_are_none(place, version, size):
-    broken = replace(version, name="mine", **size)
+def test_fields_that_make_no_version(place, version, field, value, accepted):
+    broken = replace(version, **{"name": "mine", field: value})
+    expected = f"version: {broken.name} has {field}={value!r}; it must be {accepted}"
     one = place.xp.ones((1, 1), np.float32)
     with place.launches() as launches:
-        with pytest.raises(sgemm.ArgumentError, match=r"^version: mine has .* must be positive$"):
-            sgemm.matmul(one, one, version=broken)
-        with pytest.raises(sgemm.ArgumentError, match=r"^version: mine has .* must be positive$"):
-            sgemm.compile(broken)
+        for call in (lambda: sgemm.matmul(one, one, version=broken), lambda: sgemm.compile(broken)):
+            for _ in range(2):
+                with pytest.raises(sgemm.ArgumentError) as caught:
+                    call()
+                assert str(caught.value) == expected
     assert launches == []
+
+
+def test_numbers_of_other_libraries_are_sizes(place):
+    tile = tuple(map(np.int64, LADDER["v1"].tile))
+    one = place.xp.ones((1, 1), np.float32)
+    assert sgemm.matmul(one, one, version=replace(LADDER["v1"], tile=tile)).tolist() == [[1.0]]
 
 
 @pytest.mark.case("1.14")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sgemm
 from benchmarks.trace import SHAPES, Trace
 from sgemm import LADDER, matmul, simulator
 from sgemm.__main__ import main
@@ -256,6 +257,24 @@ def test_the_command(capsys):
 def test_too_large_a_product_is_refused(capsys):
     assert main(["trace", "--version", "v0", "--shape", "8192x8192x8192"]) == 2
     assert "SGEMM_SIMULATOR_LIMIT" in capsys.readouterr().err
+
+
+def test_too_large_a_product_is_refused_before_its_matrices_are_allocated(monkeypatch):
+    monkeypatch.delattr("sgemm.trace._aligned")
+    with pytest.raises(sgemm.SimulatorLimitError):
+        trace(LADDER["v0"], 8192, 8192, 8192)
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (-1, 1, 1)])
+def test_an_empty_product_has_no_counts(version, shape):
+    with pytest.raises(sgemm.ArgumentError, match="^m, n, k: a {}x{}x{} product".format(*shape)):
+        trace(version, *shape)
+
+
+def test_matrices_that_do_not_fit_in_memory(monkeypatch):
+    monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", "inf")
+    with pytest.raises(sgemm.OutOfMemoryError, match=r"^trace: no memory left"):
+        trace(LADDER["v0"], 2**24, 2**24, 1)  # more than addresses reach
 
 
 # The benchmarks of the counts
