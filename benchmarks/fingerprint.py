@@ -16,6 +16,7 @@ from typing import Any
 
 from . import child
 from .checkout import load
+from .resources import shared_bytes_of_block, why_not_run
 
 _DESCRIPTIVE = ("title", "change", "article_gflops")  # the fields of a version that run nothing
 _NOT_LAUNCHED = ("template.cu",)
@@ -24,9 +25,9 @@ _NOT_LAUNCHED = ("template.cu",)
 def answer(
     args: Sequence[str], versions: Sequence[str], emit: Callable[[str, child.Record], None]
 ) -> None:
-    """What the child does: per version ``fingerprint``, ``resources`` (architecture to figures) and
-    ``cubins`` (name to path), all for the architectures ``args[1:]``; the machine code is kept in
-    the folder ``args[0]``."""
+    """What the child does: per version ``fingerprint``, ``resources`` (architecture to figures, or
+    to ``{"skip": why}`` where the commit says that it does not run) and ``cubins`` (name to path),
+    all for the architectures ``args[1:]``; the machine code is kept in the folder ``args[0]``."""
     import sgemm
 
     parse = load("ptxas").parse
@@ -49,14 +50,21 @@ def answer(
             for field in dataclasses.fields(version)
             if field.name not in _DESCRIPTIVE
         ]
-        parts, resources, cubins = [*on_host, *geometry], {}, {}
+        parts = [*on_host, *geometry]
+        resources: dict[str, child.Record] = {}
+        cubins = {}
         try:
             for arch in architectures:
+                if reason := why_not_run(version, arch):
+                    resources[arch] = {"skip": reason}
+                    continue
                 for vector in (True, False):
                     compiled = sgemm.compile(name, arch=arch, vector=vector)
                     parts.append(sha256(compiled.cubin).hexdigest())
                     if vector:
-                        resources[arch] = parse(compiled.log)._asdict()
+                        needs = parse(compiled.log)
+                        resources[arch] = needs._asdict()
+                        resources[arch]["shared_bytes"] = shared_bytes_of_block(needs, version)
                     key = f"{arch} {'float4' if vector else 'scalar'}"
                     path = Path(folder, f"{name} {key}.cubin")
                     path.write_bytes(compiled.cubin)

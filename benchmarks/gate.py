@@ -29,7 +29,7 @@ from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
 from .verdict import Verdict, combine, compare, is_settled
 
 STATIC_SERIES = {"registers": "registers", "spill_bytes": "bytes spilled", "shared_bytes": "bytes"}
-"""What the compiler reports, fewer being better, and its unit."""
+"""What the kernel takes of an SM, fewer being better, and its unit."""
 
 TRACE_SERIES = {
     name.removeprefix("track_"): benchmark
@@ -101,15 +101,15 @@ def compare_speed(base: str, head: str) -> Report:
         report.rows = [Row(*benchmark, Verdict.SAME_BINARY) for benchmark in BENCHMARKS]
         return report
     device = gpu.find()
-    architectures = ["sm_{}{}".format(*device.compute_capability)] if device else ARCHITECTURES
+    arch = "sm_{}{}".format(*device.compute_capability) if device else None
     pair = builds.build([base, head])
-    before, after = (_fingerprints(build, architectures) for build in pair)
+    before, after = (_fingerprints(build, [arch] if arch else ARCHITECTURES) for build in pair)
     untimed = {name: _verdict_untimed(before[name], after[name]) for name in LADDER}
-    if device is not None:
+    if arch:
         untimed |= {
-            name: (Verdict.NOT_COMPARABLE, "needs compute capability {}.{}".format(*needed))
-            for name, version in LADDER.items()
-            if device.compute_capability < (needed := version.min_compute_capability)
+            name: verdict
+            for name in LADDER
+            if (verdict := _verdict_not_run(arch, before[name], after[name]))
         }
     timed = [benchmark for benchmark in BENCHMARKS if not untimed[benchmark[0]]]
     if timed and device is None:
@@ -120,14 +120,15 @@ def compare_speed(base: str, head: str) -> Report:
     for benchmark in BENCHMARKS:
         verdict = untimed[benchmark[0]]
         report.rows.append(Row(*benchmark, *verdict) if verdict else found[benchmark])
-    for name in dict.fromkeys(row.version for row in report.slower()):
+    slower = (row.version for row in report.rows if row.verdict is Verdict.SLOWER)
+    for name in dict.fromkeys(slower):
         report.causes[name] = why_slower(name, pair, (before[name], after[name]))
     return report
 
 
 def compare_static(base: str, head: str) -> Report:
-    """Compare what the compiler reports and the simulator counts of two commits, where any change
-    is exact."""
+    """Compare what the compiler reports, what a launch adds to it and what the simulator counts of
+    two commits, where any change is exact."""
     report = Report("registers, spills, shared memory and memory requests", base, head)
     if builds.same_sources(base, head):
         report.rows = [Row(name, "", Verdict.SAME_BINARY) for name in LADDER]
@@ -137,18 +138,26 @@ def compare_static(base: str, head: str) -> Report:
     requests = [key_of(name, shape) for name in LADDER for shape in SHAPES]
     counts = [_ask_at_once(build, "trace", [], requests) for build in pair]
     for name in LADDER:
-        failed = [_verdict_untimed(before[name], after[name])]
-        if failed[0] and failed[0][0] is not Verdict.SAME_BINARY:
-            report.rows.append(Row(name, "", *failed[0]))
+        if failed := _verdict_without_figures(before[name], after[name]):
+            report.rows.append(Row(name, "", *failed))
             continue
         for arch in ARCHITECTURES:
-            for series, unit in STATIC_SERIES.items():
-                old, new = (r[name]["resources"][arch][series] for r in (before, after))
-                what = f"{arch} {series.replace('_', ' ')}"
-                report.rows.append(_static_row(name, what, old, new, unit))
+            report.rows += _compare_resources(name, arch, before[name], after[name])
         for shape in SHAPES:
             report.rows += _compare_counts(name, shape, *(c[key_of(name, shape)] for c in counts))
     return report
+
+
+def _compare_resources(name: str, arch: str, before: Record, after: Record) -> Iterator[Row]:
+    old, new = (record["resources"][arch] for record in (before, after))
+    if "skip" in old and "skip" in new:
+        return  # it is not for such GPUs
+    if failed := _verdict_not_run(arch, before, after):
+        yield Row(name, arch, *failed)
+        return
+    for series, unit in STATIC_SERIES.items():
+        what = f"{arch} {series.replace('_', ' ')}"
+        yield _static_row(name, what, old[series], new[series], unit)
 
 
 def _compare_counts(name: str, shape: str, before: Record, after: Record) -> Iterator[Row]:
@@ -189,6 +198,17 @@ def _verdict_untimed(before: Record, after: Record) -> tuple[Verdict, str] | Non
     if before["fingerprint"] == after["fingerprint"]:
         return Verdict.SAME_BINARY, ""
     return None
+
+
+def _verdict_not_run(arch: str, before: Record, after: Record) -> tuple[Verdict, str] | None:
+    """The verdict where base or head does not run on an architecture, and why; None where both
+    do. Where only head does not, it has lost GPUs."""
+    if failed := _verdict_without_figures(before, after):
+        return failed
+    old, new = (record["resources"][arch] for record in (before, after))
+    if "skip" in new and "skip" not in old:
+        return Verdict.WORSE, f"head: {new['skip']}"
+    return _verdict_without_figures(old, new)
 
 
 def _verdict_without_figures(before: Record, after: Record) -> tuple[Verdict, str] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import child
 from .checkout import LADDER, load
-from .resources import GENERATIONS, Records, key_of, why_not_compared
+from .resources import GENERATIONS, Records, key_of, shared_bytes_of_block, why_not_compared
 from .series import metric, require_measured, series
 
 _TIMEOUT_SECONDS = 600.0
@@ -70,8 +70,7 @@ def _read(compiled: Any, disassembler: str, arch: str, version: Any) -> child.Re
         cubin.write_bytes(compiled.cubin)
         instructions = sass.parse(sass.disassemble(disassembler, cubin))
     needs = load("ptxas").parse(compiled.log)
-    # Commits from before the first version that has some say nothing of dynamic shared memory.
-    shared_bytes = needs.shared_bytes + getattr(version, "dynamic_shared_bytes", 0)
+    shared_bytes = shared_bytes_of_block(needs, version)
     fits = limits.occupancy(
         limits.multiprocessor(arch), version.threads, needs.registers, shared_bytes
     )

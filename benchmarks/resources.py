@@ -8,6 +8,7 @@ so that they change with the kernels alone.
 import importlib.metadata
 from collections.abc import Callable, Container, Sequence
 from functools import cache
+from typing import Any
 
 from . import child
 from .checkout import LADDER, load, pinned_version
@@ -24,7 +25,7 @@ Records = dict[str, child.Record]
 
 class Resources:
     """Version and architecture to registers per thread, spilled bytes per thread and bytes of
-    static shared memory per block."""
+    static shared memory per block: what the compiler reports, so without what a launch adds."""
 
     params = (list(LADDER), list(GENERATIONS))
     param_names = ("version", "arch")
@@ -78,9 +79,20 @@ def why_not_compared(ladder: Container[str], version: str, arch: str) -> str | N
     """Why there is nothing to record of a version of the installed package; None if there is."""
     if version not in ladder:
         return f"this commit has no {version}"
-    if _capability_of(arch) < (oldest := LADDER[version].min_compute_capability):
-        return f"{version} needs compute capability {'{}.{}'.format(*oldest)}"
-    return _other_compiler()
+    return why_not_run(LADDER[version], arch) or _other_compiler()
+
+
+def why_not_run(version: Any, arch: str) -> str | None:
+    """Why GPUs of an architecture cannot run what an entry of a ladder is; None if they can."""
+    if _capability_of(arch) < (oldest := version.min_compute_capability):
+        return f"{version.name} needs compute capability {'{}.{}'.format(*oldest)}"
+    return None
+
+
+def shared_bytes_of_block(needs: Any, version: Any) -> int:
+    """Static shared memory, as the compiler reports it, and what the launch adds."""
+    # Commits from before the first version that has some say nothing of dynamic shared memory.
+    return int(needs.shared_bytes + getattr(version, "dynamic_shared_bytes", 0))
 
 
 @cache

@@ -19,6 +19,7 @@ from benchmarks import __main__ as command
 from benchmarks import builds, gate, gate_report, gpu, turns
 from benchmarks.builds import Build
 from benchmarks.checkout import LADDER
+from benchmarks.resources import ARCHITECTURES, why_not_run
 from benchmarks.turns import Failure, SamplingError, SamplingProcess, Series
 from benchmarks.verdict import PRECISE_FROM_ROUNDS, Verdict
 
@@ -29,7 +30,7 @@ H200 = gpu.Gpu("NVIDIA H200", "0000:00:00.0", compute_capability=(9, 0), cuda="1
 ENVIRONMENT = {"gpu": H200.name, "driver": "580.00"}
 ALL = len(gate.BENCHMARKS)
 OF_V1 = sum(version == "v1" for version, _ in gate.BENCHMARKS)
-RIGHT = {"fingerprint": "right", "resources": {}, "cubins": {}}
+RIGHT = {"fingerprint": "right", "resources": {"sm_90": {}}, "cubins": {}}
 
 
 # Commits, built by asv
@@ -253,6 +254,79 @@ def test_static_series_are_exact(project, capsys):
     assert verdicts(printed)["v2", "256x256x256 barriers"] == "better"
 
 
+def test_a_version_is_compared_on_every_architecture_that_it_runs_on(project, capsys, monkeypatch):
+    """Of those that the gate compares; static and dynamic shared memory. One that head alone does
+    not run on any more is lost."""
+    monkeypatch.setattr(gate, "ARCHITECTURES", ARCHITECTURES)
+    monkeypatch.setattr(gate, "LADDER", {name: LADDER[name] for name in ("v7", "v9")})
+    monkeypatch.setattr(gate, "SHAPES", ["255x257x63"])
+    commit(
+        project,
+        {
+            "kernels/v7_stream_k.cu": replaced("empty[STAGES]", "empty[2 * STAGES]"),
+            "kernels/v9_split_warps.cu": replaced(
+                "float b_tile[STAGES]", "float unused[32], b_tile[STAGES]"
+            ),
+            "sgemm/ladder.py": replaced("shared_bytes=76800", "shared_bytes=76928"),
+        },
+    )
+    status, printed = run(capsys, "--static", "--json")
+    assert status == 1, printed.err
+    rows = {(row["version"], row["problem"]): row for row in json.loads(printed.out)["rows"]}
+    shared = {key: row for key, row in rows.items() if key[1].endswith(" shared bytes")}
+    assert shared.keys() == {
+        ("v7", "sm_90 shared bytes"),
+        *(("v9", f"{arch} shared bytes") for arch in ARCHITECTURES),
+    }
+    assert {row["verdict"] for row in shared.values()} == {"worse"}
+    assert shared["v7", "sm_90 shared bytes"]["before"] == LADDER["v7"].shared_bytes
+    assert shared["v7", "sm_90 shared bytes"]["after"] == LADDER["v7"].shared_bytes + 3 * 8
+    assert shared["v9", "sm_80 shared bytes"]["before"] == 76800
+    assert shared["v9", "sm_80 shared bytes"]["after"] == 76928
+    assert {rows["v9", f"{arch} registers"]["verdict"] for arch in ARCHITECTURES} == {"same"}
+
+    v9_runs_from = "min_compute_capability=(8, 0)"
+    commit(project, {"sgemm/ladder.py": replaced(v9_runs_from, "min_compute_capability=(9, 0)")})
+    status, printed = run(capsys, "--static")
+    assert status == 1, printed.err
+    assert printed.out.startswith("### Gate: 2 worse of ")
+    for arch in ("sm_80", "sm_89"):
+        lost = f"| v9 | {arch} |  |  |  | **worse** | head: v9 needs compute capability 9.0 |"
+        assert lost in printed.out.splitlines()
+    assert "v9 | sm_90 shared bytes | 76,928 bytes | 76,928 bytes" in printed.out
+
+
+def test_every_version_runs_on_an_architecture_that_is_compared():
+    for version in LADDER.values():
+        assert not all(why_not_run(version, arch) for arch in ARCHITECTURES), version.name
+
+
+RUNS = {"registers": 32, "spill_bytes": 0, "shared_bytes": 0}
+DOES_NOT_RUN = {"skip": "v1 needs compute capability 9.0"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (DOES_NOT_RUN, DOES_NOT_RUN, []),
+        (DOES_NOT_RUN, RUNS, [("sm_80", Verdict.NOT_COMPARABLE, f"base: {DOES_NOT_RUN['skip']}")]),
+        (RUNS, DOES_NOT_RUN, [("sm_80", Verdict.WORSE, f"head: {DOES_NOT_RUN['skip']}")]),
+        (
+            RUNS,
+            RUNS,
+            [
+                (f"sm_80 {s}", Verdict.SAME, "")
+                for s in ("registers", "spill bytes", "shared bytes")
+            ],
+        ),
+    ],
+)
+def test_where_a_version_does_not_run(before, after, expected):
+    records = ({"resources": {"sm_80": figures}} for figures in (before, after))
+    rows = gate._compare_resources("v1", "sm_80", *records)
+    assert [(row.problem, row.verdict, row.detail) for row in rows] == expected
+
+
 def test_counts_have_a_direction():
     """More multiply-adds per load are better, more bytes are worse; what a version does not do is
     not compared, nor what could not be counted."""
@@ -279,13 +353,15 @@ def test_counts_have_a_direction():
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """A gate on a GPU where v1 has changed. ``gflops`` holds base's and head's; ``outcomes``, by
-    side and problem, what is taken in the stead of such samples; ``pairs`` the builds that were
-    sampled."""
-    state = SimpleNamespace(gflops=(100, 100), outcomes={}, pairs=[])
+    side and problem, what is taken in the stead of such samples; ``resources``, by side, what v1
+    has there; ``pairs`` the builds that were sampled."""
+    state = SimpleNamespace(gflops=(100, 100), outcomes={}, pairs=[], resources={})
     random = Random(0)
 
     def fingerprint(build, architectures):
-        changed = RIGHT | {"fingerprint": build.commit}
+        assert architectures == ["sm_90"]
+        resources = {"sm_90": state.resources.get(build.commit, RUNS)}
+        changed = RIGHT | {"fingerprint": build.commit, "resources": resources}
         return {name: changed if name == "v1" else RIGHT for name in LADDER}
 
     def outcome(side, problem):
@@ -442,6 +518,26 @@ def test_acceptance_needs_a_reason(measured, capsys, reason):
     status, _ = measure(capsys, "--accept", reason)
     assert status == 1
     assert not measured.accepted.exists()
+
+
+@pytest.mark.parametrize(
+    ("sides", "status", "verdict", "detail"),
+    [
+        (["base", "head"], 0, "not comparable", "head"),
+        (["base"], 0, "not comparable", "base"),
+        (["head"], 1, "**worse**", "head"),
+    ],
+)
+def test_what_does_not_run_on_this_gpu_is_not_timed(
+    measured, capsys, sides, status, verdict, detail
+):
+    measured.resources = dict.fromkeys(sides, DOES_NOT_RUN)
+    exit_status, printed = measure(capsys)
+    assert exit_status == status
+    assert measured.pairs == []
+    row = f"| v1 | 1024×1024×1024 |  |  |  | {verdict} | {detail}: {DOES_NOT_RUN['skip']} |"
+    assert row in printed.out.splitlines()
+    assert "Why v1 is slower" not in printed.out
 
 
 def test_a_busy_gpu_is_named(measured, capsys, monkeypatch):
