@@ -10,12 +10,19 @@ none of those can be written, a private folder of this user under the system's t
 import errno
 import hashlib
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .causes import CACHE_FOLDER_UNUSABLE
 from .errors import MissingError
+
+BUILD = "sgemm-build-"  # begins the names of folders that files are built in
+ABANDONED_SECONDS = 24 * 60 * 60  # no build takes as long
+ROOM = 256 * 1024  # bytes, about those of a compiled kernel
 
 
 def fetch(suffix: str, key_parts: Iterable[str | bytes], build: Callable[[Path], None]) -> Path:
@@ -27,26 +34,54 @@ def fetch(suffix: str, key_parts: Iterable[str | bytes], build: Callable[[Path],
     """
     digest = hashlib.sha256()
     for part in key_parts:
-        data = part.encode() if isinstance(part, str) else part
+        # A path may have bytes that are no UTF-8, which Python keeps as surrogates.
+        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little") + data)
-    kept = folder() / digest.hexdigest()
+    kept = _folder() / digest.hexdigest()
     for path in kept.glob(f"*{suffix}"):
         if path.stem == _sha256(path):
             return path
+    with _explained_if_full(kept.parent), _work_folder(kept.parent) as work:
+        unfinished = work / f"unfinished{suffix}"
+        build(unfinished)
+        path = kept / f"{_sha256(unfinished)}{suffix}"
+        kept.mkdir(mode=0o700, exist_ok=True)
+        os.replace(unfinished, path)
+    return path
+
+
+@contextmanager
+def _work_folder(parent: Path) -> Iterator[Path]:
+    """A new folder to build in, which is gone afterwards, as are those of processes that were
+    killed. Python's own would be removed by a child too that was forked meanwhile."""
+    _remove_abandoned(parent)
+    work = Path(tempfile.mkdtemp(dir=parent, prefix=BUILD))
     try:
-        with tempfile.TemporaryDirectory(dir=kept.parent, prefix="build-") as work:
-            unfinished = Path(work) / f"unfinished{suffix}"
-            build(unfinished)
-            path = kept / f"{_sha256(unfinished)}{suffix}"
-            kept.mkdir(mode=0o700, exist_ok=True)
-            os.replace(unfinished, path)
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for work in parent.glob(f"{BUILD}*"):
+        try:
+            age = time.time() - work.stat().st_mtime
+        except OSError:  # its own process has just removed it
+            continue
+        if age > ABANDONED_SECONDS:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def _explained_if_full(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         full = f"is full ({error.strerror})"
         another = "export SGEMM_CACHE_DIR=… to a folder elsewhere"
-        raise _unusable(str(kept.parent), (full, "free space there"), another) from error
-    return path
+        raise _unusable(str(folder), (full, "free space there"), another) from error
 
 
 def _sha256(path: Path) -> str:
@@ -54,7 +89,16 @@ def _sha256(path: Path) -> str:
 
 
 def folder() -> Path:
-    """The folder that compiled kernels are kept in; created if need be."""
+    """The folder that compiled kernels are kept in, which has room for one more."""
+    path = _folder()
+    with _explained_if_full(path), tempfile.TemporaryFile(dir=path) as file:
+        file.write(bytes(ROOM))
+        file.flush()
+    return path
+
+
+def _folder() -> Path:
+    """The folder, whether it is full or not; created if need be."""
     if own := os.environ.get("SGEMM_CACHE_DIR"):
         path = Path(own).absolute()
         if objection := _objection(path):

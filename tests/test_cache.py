@@ -1,10 +1,15 @@
 """Compiled kernels on disk: complete or absent, and shared by processes."""
 
 import errno
+import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
 from places import GPU
@@ -194,6 +199,85 @@ def test_a_folder_that_is_full_is_an_error(folder, full):
         cache.fetch(".bin", ["a"], write)
 
 
+def test_a_full_folder_goes_on_to_serve_what_it_has(folder, monkeypatch):
+    """What looks for its faults beforehand says that it is full, though an empty file can be made
+    there."""
+    kept = cache.fetch(".bin", ["a"], lambda path: path.write_bytes(b"built"))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **place: io.FileIO("/dev/full", "w"))
+    with pytest.raises(MissingError, match=f"^{folder} is full .*; repair: .*SGEMM_CACHE_DIR"):
+        cache.folder()
+    assert cache.fetch(".bin", ["a"], never) == kept
+
+
+BUILD_UNTIL_KILLED = """
+from sgemm import cache
+def build(path):
+    path.write_bytes(b"half")
+    print("building", file=sys.stderr, flush=True)
+    time.sleep(60)
+import sys, time
+cache.fetch(".bin", ["a"], build)
+"""
+
+
+def test_what_a_killed_process_leaves_is_removed_once_it_is_old(folder):
+    process = python(BUILD_UNTIL_KILLED)
+    assert process.stderr.readline() == "building\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    (left,) = folder.glob(f"{cache.BUILD}*")
+    another = folder / "build-release"  # somebody's own
+    another.mkdir()
+    long_ago = time.time() - 2 * cache.ABANDONED_SECONDS
+    os.utime(another, (long_ago, long_ago))
+
+    cache.fetch(".bin", ["b"], lambda path: path.write_bytes(b"1"))
+    assert left.exists()  # it might be in use
+    os.utime(left, (long_ago, long_ago))
+    cache.fetch(".bin", ["b"], never)
+    cache.fetch(".bin", ["c"], lambda path: path.write_bytes(b"2"))
+    assert not left.exists()
+    assert another.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+def test_a_child_that_was_forked_meanwhile_leaves_the_build_alone(folder):
+    script = """
+import os, threading
+from sgemm import cache
+begun, forked = threading.Event(), threading.Event()
+def build(path):
+    begun.set()
+    forked.wait()
+    path.write_bytes(b"built")
+thread = threading.Thread(target=cache.fetch, args=(".bin", ["a"], build))
+thread.start()
+begun.wait()
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    forked.set()
+    thread.join()
+"""
+    succeeds(python(script))
+    assert cache.fetch(".bin", ["a"], never).read_bytes() == b"built"
+
+
+@pytest.mark.case("3.12")
+def test_a_folder_whose_name_is_no_text(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    succeeds(python(MULTIPLY, SGEMM_CACHE_DIR=folder))
+    succeeds(python(WITHOUT_BUILDING + MULTIPLY, SGEMM_CACHE_DIR=folder))
+    assert list(Path(folder).rglob("*.so"))
+    told = subprocess.run(
+        [sys.executable, "-m", "sgemm", "doctor"],
+        env={**os.environ, "SGEMM_CACHE_DIR": folder, "PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+    )
+    assert b"Traceback" not in told.stderr, told.stderr.decode()
+    assert b"cache folder" in told.stdout
+
+
 @pytest.mark.case("3.13")
 def test_processes_that_start_cold_together(place, multiply, tmp_path):
     for attempt in range(5 if place is GPU else 1):
@@ -201,7 +285,7 @@ def test_processes_that_start_cold_together(place, multiply, tmp_path):
         processes = [python(multiply, SGEMM_CACHE_DIR=str(cold)) for _ in range(4)]
         for process in processes:
             succeeds(process)
-        assert not list(cold.glob("build-*"))
+        assert not list(cold.glob(f"{cache.BUILD}*"))
         succeeds(python(WITHOUT_BUILDING + multiply, SGEMM_CACHE_DIR=str(cold)))
 
 
@@ -232,7 +316,7 @@ assert cache.fetch(".bin", ["a"], build).read_bytes() == b"built" * 10_000
     for process in processes:
         succeeds(process)
     assert len(list(tmp_path.rglob("*.bin"))) == 1
-    assert not list(tmp_path.glob("build-*"))
+    assert not list(tmp_path.glob(f"{cache.BUILD}*"))
 
 
 @pytest.mark.case("3.12")

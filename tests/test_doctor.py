@@ -3,9 +3,11 @@
 Names with "case" are numbers in the project's list of what users of other projects have met.
 """
 
+import io
 import json
 import re
 import shutil
+import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -762,6 +764,18 @@ def test_a_missing_disassembler_is_told_by_both_in_the_same_words(monkeypatch):
 
 
 @pytest.mark.case("3.7")
+def test_a_full_cache_folder_is_a_problem(monkeypatch, tmp_path):
+    """An empty file can still be made there."""
+    monkeypatch.setenv("SGEMM_CACHE_DIR", str(tmp_path))
+    here = replace(LAPTOP, cache_folder=Probes().cache_folder)
+    assert finding(here, "cache folder").verdict == "ok"
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **place: io.FileIO("/dev/full", "w"))
+    full = finding(here, "cache folder")
+    assert full.verdict == "problem"
+    assert full.seen == f"{tmp_path} is full (No space left on device)"
+    assert "SGEMM_CACHE_DIR" in full.repair
+
+
 def test_missing_nvrtc_is_told_by_both_in_the_same_words(monkeypatch):
     monkeypatch.setattr(compiler, "_nvrtc", fail(NO_NVRTC))
     with pytest.raises(MissingError) as raised:
