@@ -8,14 +8,16 @@ Exit status: 0 nothing is slower, 1 something is slower or wrong, 2 it cannot be
 """
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from math import expm1
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from . import builds, gpu, trace
+from . import builds, gate_report, gpu, trace
 from .builds import Build
 from .causes import why_slower
 from .checkout import LADDER
@@ -72,20 +74,38 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare and print; the exit status."""
+    reason = (options.accept or "").strip()
+    if options.markdown is not None:
+        _require_writable("--markdown", Path(options.markdown))
+    if reason:
+        _require_writable("--accept", gate_report.ACCEPTED)
     try:
         base, head = builds.resolve(options.base), builds.resolve(options.head)
         report = (compare_static if options.static else compare_speed)(base, head)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        _write(options.markdown, f"### Gate: nothing could be told\n\n{error}\n")
+        with suppress(OSError):  # which would hide why nothing could be told
+            _write(options.markdown, f"### Gate: nothing could be told\n\n{error}\n")
         raise
-    report.accept((options.accept or "").strip())
+    report.accept(reason)
     summary = report.markdown()
-    _write(options.markdown, summary)
     if options.json:
         print_document(report.document())
     else:
         print(summary, end="")
+    report.remember()
+    _write(options.markdown, summary)
     return report.status()
+
+
+def _require_writable(option: str, path: Path) -> None:
+    """Raises OSError where the file that an option writes in the end cannot be written."""
+    existed = os.path.lexists(path)
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise OSError(f"{option}: {path} cannot be written ({error.strerror})") from error
+    if not existed:
+        path.unlink()
 
 
 def _write(path: str | None, summary: str) -> None:

@@ -60,14 +60,18 @@ class Report:
         return [row for row in self.rows if row.verdict in ACCEPTABLE]
 
     def accept(self, reason: str) -> None:
-        """Accept what is slower, for a reason that is not empty, and remember it."""
-        if not reason or not self.slower():
+        """Accept what is slower, for a reason that is not empty."""
+        if self.slower():
+            self.accepted = reason
+
+    def remember(self) -> None:
+        """Keep what was accepted, if anything was."""
+        if not self.accepted:
             return
-        self.accepted = reason
         entry = {
             "base": self.base,
             "commit": self.head,
-            "reason": reason,
+            "reason": self.accepted,
             "gpu": self.environment.get("gpu"),
             "changes": [
                 {

@@ -540,6 +540,70 @@ def test_what_does_not_run_on_this_gpu_is_not_timed(
     assert "Why v1 is slower" not in printed.out
 
 
+# What is written
+
+
+@pytest.mark.parametrize("bad", ["nowhere/summary.md", "."])
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_done(
+    tmp_path, capsys, monkeypatch, bad
+):
+    """Even before a commit that there is none of."""
+    monkeypatch.setattr(builds, "resolve", pytest.fail)
+    status, printed = measure(capsys, "--markdown", str(tmp_path / bad))
+    assert status == 2
+    assert re.fullmatch(
+        rf"python -m benchmarks: --markdown: {tmp_path / bad} cannot be written \(.*\)\n",
+        printed.err,
+    )
+
+
+def test_an_acceptance_that_cannot_be_kept_is_named_before_anything_is_done(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(builds, "resolve", pytest.fail)
+    monkeypatch.setattr(gate_report, "ACCEPTED", tmp_path / "nowhere" / "accepted.jsonl")
+    status, printed = measure(capsys, "--accept", "It is meant.")
+    assert status == 2
+    assert "--accept: " in printed.err
+    assert "accepted.jsonl cannot be written (No such file or directory)" in printed.err
+
+
+def test_nothing_that_is_accepted_leaves_no_file(measured, capsys):
+    status, _ = measure(capsys, "--accept", "It is meant.")
+    assert status == 0
+    assert not measured.accepted.exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_finished_run_is_printed_whatever_becomes_of_the_file(
+    measured, capsys, monkeypatch, tmp_path, arguments
+):
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    status, printed = measure(capsys, "--markdown", str(tmp_path / "summary.md"), *arguments)
+    assert status == 2
+    assert "nothing is slower" in printed.out or json.loads(printed.out)["status"] == 0
+    assert printed.err.endswith("python -m benchmarks: No space left on device\n")
+
+
+def test_a_full_disk_does_not_hide_why_nothing_could_be_told(
+    measured, capsys, monkeypatch, tmp_path
+):
+    def full(*_):
+        raise OSError("No space left on device")
+
+    def busy(*_):
+        raise gpu.GpuBusyError("another process computes on the GPU")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(gate, "take_turns", busy)
+    status, printed = measure(capsys, "--markdown", str(tmp_path / "summary.md"))
+    assert status == 2
+    assert "another process computes on the GPU" in printed.err
+
+
 def test_a_busy_gpu_is_named(measured, capsys, monkeypatch):
     def busy(*_):
         raise gpu.GpuBusyError("another process computes on the GPU (processes there: 7)")
