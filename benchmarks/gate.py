@@ -20,7 +20,7 @@ from typing import Any
 from . import builds, gate_report, gpu, trace
 from .builds import Build
 from .causes import why_slower
-from .checkout import LADDER
+from .checkout import LADDER, ROOT
 from .child import Record, in_shares
 from .document import print_document
 from .gate_report import Report, Row
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if reason:
         _require_writable("--accept", gate_report.ACCEPTED)
     try:
-        base, head = builds.resolve(options.base), builds.resolve(options.head)
+        base, head = _resolve(options.base), _resolve(options.head)
         report = (compare_static if options.static else compare_speed)(base, head)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         with suppress(OSError):  # which would hide why nothing could be told
@@ -111,6 +111,16 @@ def _require_writable(option: str, path: Path) -> None:
 def _write(path: str | None, summary: str) -> None:
     if path is not None:
         Path(path).write_text(summary)
+
+
+def _resolve(name: str) -> str:
+    """The full hash of a commit; raises BuildError."""
+    try:
+        return builds.resolve(name)
+    except builds.BuildError as error:
+        if (ROOT / ".git").exists():
+            raise
+        raise builds.BuildError(f"{ROOT} is no git checkout: there are no commits") from error
 
 
 def compare_speed(base: str, head: str) -> Report:

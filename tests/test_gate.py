@@ -231,6 +231,16 @@ def test_an_unknown_commit_is_named(project, capsys):
     assert printed.err == "python -m benchmarks: 'nothing' is no commit of this repository\n"
 
 
+def test_outside_a_checkout_there_are_no_commits(tmp_path, capsys, monkeypatch):
+    for module in (builds, gate):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    status, printed = run(capsys)
+    assert status == 2
+    assert printed.err == (
+        f"python -m benchmarks: {tmp_path} is no git checkout: there are no commits\n"
+    )
+
+
 def test_static_series_are_exact(project, capsys):
     """Both ways: more shared memory and barriers are worse, fewer are better."""
     kernel = "kernels/v2_shared_memory.cu"
