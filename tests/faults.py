@@ -603,6 +603,44 @@ PYTHON_FAULTS = (
         "rise or fall or failures or bad_luck or fresh_processes or same_speed",
     ),
     Faults(
+        "benchmarks/gate.py",
+        ("test_gate.py",),
+        (
+            ("lost GPUs unseen", 'if "skip" in new and "skip" not in old:', "if False:"),
+            (
+                "a report tried too late",
+                '_require_writable("--markdown", Path(options.markdown))',
+                "pass",
+            ),
+            (
+                "an acceptance tried too late",
+                '_require_writable("--accept", gate_report.ACCEPTED)',
+                "pass",
+            ),
+            ("an empty file left", "if not existed:", "if False:"),
+            (
+                "written before it is printed",
+                "    if options.json:\n",
+                "    _write(options.markdown, summary)\n    if options.json:\n",
+            ),
+            ("a full disk for the reason", "with suppress(OSError):", "with suppress():"),
+            ("no checkout is no commit", 'if (ROOT / ".git").exists():', "if True:"),
+        ),
+        "not_run or cannot_be or no_file or whatever_becomes or full_disk or outside_a_checkout",
+    ),
+    Faults(
+        "benchmarks/fingerprint.py",
+        ("test_gate.py::test_a_version_is_compared_on_every_architecture_that_it_runs_on",),
+        (
+            ("every architecture for every version", "why_not_run(version, arch):", "None:"),
+            (
+                "the launch's shared memory forgotten",
+                "shared_bytes_of_block(needs, version)",
+                "needs.shared_bytes",
+            ),
+        ),
+    ),
+    Faults(
         "benchmarks/calibrate.py",
         ("test_calibrate.py",),
         (
