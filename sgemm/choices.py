@@ -9,15 +9,23 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import index
 from pathlib import Path
 from typing import Any
 
 from .errors import ArgumentError
-from .ladder import LADDER, Version, fastest
+from .ladder import FLOAT_BYTES, LADDER, Version, fastest
+from .versions import resolve
 
 SCHEMA = "sgemm/choices/1"
 WITHIN = 1.1
 """A choice holds where each of M, N and K is at most so many times the measured one, or less."""
+
+MAX_SIZE = 2**31 - 1
+MAX_THREADS = 1024  # of a block, as the next two on any GPU
+MAX_THREADS_OF_SM = 2048
+MAX_SHARED_BYTES = 227 * 1024  # of a block
+SLICES = (1, 2, 4)  # kernels/micro_tile.cuh
 
 OWN_FOLDER = Path(__file__).parent / "choices"
 
@@ -87,7 +95,7 @@ def _read(path: Path, gpu_name: str) -> list[Choice]:
         if content["gpu"] != gpu_name:
             return []
         return [_choice(found) for found in content["choices"]]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ArgumentError(
             f"{path}: no choice of tiles ({type(error).__name__}: {error}); write it anew with "
             "python -m benchmarks tune --save, or remove it"
@@ -95,22 +103,44 @@ def _read(path: Path, gpu_name: str) -> list[Choice]:
 
 
 def _choice(found: Mapping[str, Any]) -> Choice:
-    m, n, k = map(int, found["shape"])
-    tile_m, tile_n, tile_k = map(int, found["tile"])
-    micro_m, micro_n = map(int, found["micro_tile"])
+    m, n, k = map(index, found["shape"])
+    tile_m, tile_n, tile_k = map(index, found["tile"])
+    micro_m, micro_n = map(index, found["micro_tile"])
     blocks_per_sm, stages, slices = (
-        int(found[key]) for key in ("blocks_per_sm", "stages", "slices")
+        index(found[key]) for key in ("blocks_per_sm", "stages", "slices")
     )
     if min(m, n, k, tile_m, tile_n, tile_k, micro_m, micro_n, blocks_per_sm, stages, slices) < 1:
         raise ValueError("a size is not positive")
+    if max(m, n, k) > MAX_SIZE:
+        raise ValueError(f"a shape of {m}×{n}×{k}")
     version = LADDER[found["version"]].reshaped(
         (tile_m, tile_n, tile_k), (micro_m, micro_n), blocks_per_sm, stages, slices
     )
-    return Choice(m, n, k, version)
+    _require_possible(version)
+    return Choice(m, n, k, resolve(version))
+
+
+def _require_possible(version: Version) -> None:
+    """Raises ValueError for what no version can have. Its kernel's own assertions tell the rest,
+    when it is compiled."""
+    tile_m, tile_n, tile_k = version.tile
+    micro_m, micro_n = version.micro_tile
+    if tile_m % micro_m or tile_n % micro_n:
+        raise ValueError(f"a tile of {tile_m}×{tile_n} is not made of {micro_m}×{micro_n}")
+    if version.slices not in SLICES:
+        raise ValueError(f"{version.slices} slices, not one of {SLICES}")
+    if version.threads > MAX_THREADS:
+        raise ValueError(f"{version.threads} threads, more than {MAX_THREADS}")
+    if version.threads * version.blocks_per_sm > MAX_THREADS_OF_SM:
+        raise ValueError(f"{version.blocks_per_sm} blocks per SM of {version.threads} threads")
+    buffers = FLOAT_BYTES * version.stages * tile_k * (tile_m + tile_n)
+    if max(buffers, version.dynamic_shared_bytes) > MAX_SHARED_BYTES:
+        raise ValueError(f"{version.stages} stages of {tile_m}×{tile_n}×{tile_k} fit no SM")
 
 
 def save(path: str, environment: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write what was measured to be the fastest: ``rows`` of ``python -m benchmarks tune``."""
+    """Write what was measured to be the fastest: ``rows`` of ``python -m benchmarks tune``. At any
+    time the file is whole, as ``matmul`` may read it."""
     geometry = ("version", "tile", "micro_tile", "blocks_per_sm", "stages", "slices")
     content = {
         "schema": SCHEMA,
@@ -122,4 +152,10 @@ def save(path: str, environment: Mapping[str, Any], rows: Sequence[Mapping[str, 
             for row in rows
         ],
     }
-    Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    file = Path(path).resolve()
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}.unfinished")
+    try:
+        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 from timeit import repeat
 
 import numpy as np
@@ -121,6 +122,7 @@ def test_nothing_is_near_an_empty_product(folder):
         ('{"schema": "benchmarks/tune/1"}', "its schema is 'benchmarks/tune/1'"),
         (json.dumps({"schema": SCHEMA, "gpu": GPU}), "'choices'"),
         (json.dumps({"schema": SCHEMA, "gpu": GPU, "choices": [{}]}), "KeyError"),
+        ("[" * 100_000, "RecursionError"),
     ],
 )
 def test_a_file_that_is_none(folder, text, reason):
@@ -131,19 +133,59 @@ def test_a_file_that_is_none(folder, text, reason):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "reason"),
     [
-        {"version": "v99"},
-        {"tile": [0, 64, 8]},
-        {"tile": [64, 64]},
-        {"micro_tile": "many"},
-        {"shape": [1000, -1000, 1000]},
+        ({"version": "v99"}, "'v99'"),
+        ({"tile": [0, 64, 8]}, "a size is not positive"),
+        ({"tile": [64, 64]}, "not enough values"),
+        ({"micro_tile": "many"}, "TypeError"),
+        ({"shape": [1000, -1000, 1000]}, "a size is not positive"),
+        ({"shape": [1000, float("inf"), 1000]}, "TypeError"),
+        ({"shape": [1000, 10**400, 1000]}, "a shape of"),
+        ({"tile": [64.5, 64, 8]}, "TypeError"),
+        ({"tile": [7, 7, 7]}, "a tile of 7×7 is not made of 8×8"),
+        ({"slices": 33}, "33 slices"),
+        ({"tile": [512, 256, 8]}, "2048 threads, more than 1024"),
+        ({"blocks_per_sm": 10**30}, "blocks per SM of 64 threads"),
+        ({"stages": 10**30}, "stages of 64×64×8 fit no SM"),
+        ({"tile": [64, 64, 1024]}, "1 stages of 64×64×1024 fit no SM"),
+        ({"version": "v9", "tile": [32, 64, 592]}, "fit no SM"),
     ],
 )
-def test_a_choice_that_cannot_be(folder, wrong):
+def test_a_choice_that_cannot_be(folder, wrong, reason):
     write(folder, CHOICE | wrong)
-    with pytest.raises(ArgumentError, match="no choice of tiles"):
+    with pytest.raises(ArgumentError, match=r"choices\.json: no choice of tiles") as caught:
         choose(NAMES, 1000, 1000, 1000, GPU, 132)
+    assert reason in str(caught.value)
+
+
+def test_the_ladders_own_tiles_can_be_chosen(folder, version):
+    keys = ("tile", "micro_tile", "blocks_per_sm", "stages", "slices")
+    own = {key: getattr(version, key) for key in keys}
+    write(folder, CHOICE | own | {"version": version.name})
+    assert choose(NAMES, 1000, 1000, 1000, GPU, 132) == version
+
+
+def test_a_save_that_is_cut_short_leaves_what_was_there(folder, monkeypatch):
+    write(folder, CHOICE)
+    row = CHOICE | {"gflops": 1.0, "seconds": []}
+    environment = {"gpu": GPU, "compute_capability": "9.0"}
+    write_text = Path.write_text
+
+    def cut_short(path, text, **options):
+        write_text(path, text[:100], **options)  # as far as it came
+        assert choices.load(str(folder), GPU)[0].version.tile == (64, 64, 8)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        choices.save(str(folder / "choices.json"), environment, [row | {"tile": [64, 128, 8]}])
+    monkeypatch.undo()
+    assert [path.name for path in folder.iterdir()] == ["choices.json"]
+    assert [choice.version.tile for choice in choices.load(str(folder), GPU)] == [(64, 64, 8)]
+    choices.load.cache_clear()
+    choices.save(str(folder / "choices.json"), environment, [row | {"tile": [64, 128, 8]}])
+    assert [choice.version.tile for choice in choices.load(str(folder), GPU)] == [(64, 128, 8)]
 
 
 def test_a_folder_that_is_none(monkeypatch, tmp_path):
