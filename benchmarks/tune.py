@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryFile
 from time import monotonic
 from typing import Any
 
@@ -99,7 +101,7 @@ def add_parser(commands: Any) -> None:
     )
     command.add_argument(
         "--seconds",
-        type=float,
+        type=_seconds,
         default=inf,
         metavar="N",
         help="time nothing more after N seconds in all, of which all problems have the same share",
@@ -113,6 +115,16 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--save", metavar="FILE", help="write the fastest of each problem there, for matmul to use"
     )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds < inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return seconds
 
 
 def run(options: argparse.Namespace) -> int:
@@ -132,7 +144,23 @@ def run(options: argparse.Namespace) -> int:
         if not options.gpu and os.environ.get("SGEMM_REQUIRE_GPU") == "1":
             raise gpu.NoGpuError("SGEMM_REQUIRE_GPU=1, and there is no GPU")
         return _rank(options, problems)
+    if options.save:
+        _require_writable(Path(options.save))
     return _time(options, problems, device, deadline)
+
+
+def _require_writable(path: Path) -> None:
+    """Raises ValueError where ``choices.save`` could not write, before there is much to lose."""
+    try:
+        if path.exists():
+            if not path.is_file():
+                raise OSError("it is no file")
+            path.open("r+b").close()
+        with TemporaryFile(dir=path.resolve().parent):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"--save: {path} cannot be written: {reason}") from error
 
 
 def _rank(options: argparse.Namespace, problems: Sequence[Problem]) -> int:

@@ -171,6 +171,8 @@ PYTHON_FAULTS = (
             ("the farthest choice", "nearest = min(known", "nearest = max(known"),
             ("a version that cannot run", "if choice.version.name in names", "if True"),
             ("sizes that are none", "slices) < 1:", "slices) < -9999:"),
+            ("the launch's shared memory", "max(buffers, version.dynamic_shared_bytes)", "buffers"),
+            ("half a file", "unfinished.write_text", "file.write_text"),
         ),
     ),
     Faults(
@@ -201,6 +203,8 @@ PYTHON_FAULTS = (
             ("time that is over", "monotonic() > until", "False"),
             ("memory forgotten", "/ (target.gigabytes_per_second * 1e9)", "/ inf"),
             ("repetitions timed", "blocks_per_sm != version.blocks_per_sm", "False"),
+            ("nowhere to save", "_require_writable(Path(options.save))", "pass"),
+            ("seconds that are none", "if not 0 < seconds < inf:", "if not 0 < seconds:"),
         ),
     ),
     Faults(

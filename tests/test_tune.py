@@ -261,6 +261,46 @@ def test_what_cannot_be_told(arguments, reason, capsys, monkeypatch):
     assert reason in printed.err
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])
+def test_seconds_that_are_none(capsys, seconds):
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, f"--seconds={seconds}")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"python -m benchmarks tune: argument --seconds: {seconds!r} is not a positive number\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("nowhere/choices.json", "No such file or directory"),
+        (".", "it is no file"),
+        ("/dev/null", "it is no file"),
+        ("/dev/full/choices.json", "Not a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_timed(
+    few, fake_gpu, capsys, monkeypatch, tmp_path, file, reason
+):
+    monkeypatch.setattr(tune, "_time", pytest.fail)
+    path = tmp_path / file
+    status, printed = run(capsys, f"--problem={SMALL}", f"--save={path}")
+    assert status == 2
+    assert printed.err == f"python -m benchmarks: --save: {path} cannot be written: {reason}\n"
+
+
+def test_whether_a_file_can_be_written_leaves_it_as_it_is(fake_gpu, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(tune, "_time", lambda *arguments: 0)
+    old = tmp_path / "old.json"
+    old.write_text("of before")
+    for path in (old, tmp_path / "new.json"):
+        assert run(capsys, f"--problem={SMALL}", f"--save={path}")[0] == 0
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("old.json", "of before")
+    ]
+
+
 def test_a_gpu_that_has_to_be_there(capsys, monkeypatch):
     monkeypatch.setattr(tune.gpu, "find", lambda: None)
     monkeypatch.setenv("SGEMM_REQUIRE_GPU", "1")
@@ -360,7 +400,7 @@ def m_n_of(row):
 
 
 def test_where_no_time_is_left_two_are_timed(few, fake_gpu, capsys):
-    _, printed = run(capsys, "--json", f"--problem={SMALL}", "--problem=33x34x35", "--seconds=0")
+    _, printed = run(capsys, "--json", f"--problem={SMALL}", "--problem=33x34x35", "--seconds=1e-9")
     rows = rows_of(printed)
     assert Counter(row["problem"] for row in rows if row["gflops"]) == {SMALL: 2, "33x34x35": 2}
     assert sum(row["by_rule"] and bool(row["gflops"]) for row in rows) == 2
