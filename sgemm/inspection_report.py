@@ -10,12 +10,17 @@ from .ladder import Version
 from .sass import Counts
 
 NOTES = {
+    "occupancy": "resident warps as a share of what an SM can hold, and what limits the blocks/SM",
     "operand waits": "cycles of a pass through the main loop in which multiply-adds wait for "
     "operands that lie in one register bank",
     "LDS to use": "instructions from a load from shared memory to the first use: fewest, median",
+    "share": "of the instructions that are FFMA",
+    "unfused": "multiply-adds that are an FMUL and an FADD",
     "LDG, LDS, LDGSTS": "loads from global memory, loads from shared memory and asynchronous "
     "copies from one to the other: number × bits of an access",
-    "unfused": "multiply-adds that are an FMUL and an FADD",
+    "STS, bulk": "stores to shared memory; bulk copies",
+    "barriers": "of the block, and mbarriers",
+    "addresses": "instructions that calculate with integers, most of them for addresses and loops",
 }
 
 
@@ -60,7 +65,7 @@ def print_tables(inspections: Sequence[Inspection]) -> None:
         report.print_table(
             (
                 *("", "arch", "instr.", "FFMA", "share", "un-\nfused", "LDG", "LDS", "STS"),
-                *("LDG\nSTS", "bulk", "bar.", "addr.", "branch"),
+                *("LDG-\nSTS", "bulk", "bar-\nriers", "addres-\nses", "branch"),
             ),
             [(found.version, found.arch, *_figures(getattr(found, part))) for found in inspections],
         )
