@@ -490,7 +490,14 @@ PYTHON_FAULTS = (
     ),
     Faults(
         "benchmarks/measure.py",
-        ("test_benchmarks.py::TestMeasuring",),
+        (
+            "test_benchmarks.py::TestMeasuring::test_a_busy_gpu_is_refused",
+            "test_benchmarks.py::TestMeasuring::test_a_wrong_cublas_is_named",
+            "test_benchmarks.py::TestMeasuring::test_a_kernel_that_stops_writing_when_timed_is_wrong",
+            "test_benchmarks.py::TestMeasuring::test_cublas_has_new_samples_beside_every_version",
+            "test_benchmarks.py::TestMeasuring::test_one_measurement_gives_every_metric",
+            "test_benchmarks.py::TestMeasuring::test_cublas_is_sampled_in_turn_with_a_version",
+        ),
         (
             ("seconds for GFLOPS", "problem.flops / sample.seconds / 1e9", "sample.seconds"),
             ("the ratio turned round", "theirs / mine.seconds for", "mine.seconds / theirs for"),
@@ -517,7 +524,12 @@ PYTHON_FAULTS = (
     ),
     Faults(
         "benchmarks/table.py",
-        ("test_table.py",),
+        (
+            "test_table.py::test_a_busy_gpu_is_not_measured",
+            "test_table.py::test_a_kernel_that_stops_writing_when_timed_is_wrong",
+            "test_table.py::test_a_wrong_kernel_has_no_speed",
+            "test_table.py::test_every_version_is_measured_in_one_run",
+        ),
         (
             (
                 "the fastest sample",
@@ -701,7 +713,10 @@ PYTHON_FAULTS = (
     ),
     Faults(
         "sgemm/trace.py",
-        ("test_trace.py",),
+        (
+            "test_trace.py::test_figures_per_load_and_per_thread",
+            "test_trace.py::test_what_holds_for_every_version",
+        ),
         (
             ("half of the operations", "return 2 * self.m", "return self.m"),
             ("stores not counted", " + self.total.global_stores.units", ""),
