@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, field
 from itertools import combinations
@@ -34,6 +34,7 @@ from .checkout import LADDER
 from .distributions import clopper_pearson
 from .document import document, print_document
 from .gate import BENCHMARKS, Benchmark
+from .progress import progress
 from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
 from .verdict import Comparison, Samples, Verdict, compare, settle, until_precise
 
@@ -254,7 +255,7 @@ def sample(processes: int, planted: int, keep: str | None) -> Session:
             file.truncate(path.stat().st_size - len(cut_off))
         first = {"continued": now} if begun else session.environment
         print(json.dumps(first), file=file, flush=True)
-        for version, problem in _progress(session.remaining()):
+        for version, problem in progress(session.remaining()):
             start = time.monotonic()
             is_planted = version in PLANTED_VERSIONS and problem in PLANTED_PROBLEMS
             taken = take_turns(running, version, problem, len(BENCHMARKS), planted=is_planted)
@@ -365,13 +366,6 @@ def _require_same_conditions(begun: Session, conditions: Mapping[str, Any], path
         raise ValueError(
             f"--samples: {path} cannot be continued here: {'; '.join(differing)}; name another file"
         )
-
-
-def _progress(benchmarks: Sequence[Benchmark]) -> Iterable[Benchmark]:
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(benchmarks, "measuring", console=Console(stderr=True), transient=True)
 
 
 def _samples(outcome: Outcome) -> dict[float, Samples]:

@@ -15,8 +15,7 @@ _TIMEOUT_SECONDS = 300.0
 
 def run(device: Gpu) -> None:
     """Compile for a GPU. What does not compile says so when it is measured."""
-    arch = "sm_{}{}".format(*device.compute_capability)
-    child.collect_at_once("compile_ahead", [arch], list(LADDER), _TIMEOUT_SECONDS)
+    child.collect_at_once("compile_ahead", [device.arch], list(LADDER), _TIMEOUT_SECONDS)
 
 
 def answer(

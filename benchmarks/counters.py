@@ -124,7 +124,6 @@ def run(options: argparse.Namespace) -> int:
     runnable = names_for(device.compute_capability)
     names = [name for name in options.version or LADDER if name in runnable]
     products = [(name, problem) for problem in problems for name in names]
-    arch = "sm_{}{}".format(*device.compute_capability)
     with ThreadPoolExecutor() as pool:
         counting = pool.submit(of_gpu, ncu, products)
         simulated = [of_simulator(*product) for product in products]
@@ -132,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
     rows = [
         row
         for product, mine, theirs in zip(products, simulated, counted, strict=True)
-        for row in compare(*product, mine, theirs, machine_code(*product, arch))
+        for row in compare(*product, mine, theirs, machine_code(*product, device.arch))
     ]
     surroundings = profile.describe(device, ncu)
     if options.json:

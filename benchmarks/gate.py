@@ -131,7 +131,7 @@ def compare_speed(base: str, head: str) -> Report:
         report.rows = [Row(*benchmark, Verdict.SAME_BINARY) for benchmark in BENCHMARKS]
         return report
     device = gpu.find()
-    arch = "sm_{}{}".format(*device.compute_capability) if device else None
+    arch = device.arch if device else None
     pair = builds.build([base, head])
     before, after = (_fingerprints(build, [arch] if arch else ARCHITECTURES) for build in pair)
     untimed = {name: _verdict_untimed(before[name], after[name]) for name in LADDER}

@@ -8,6 +8,7 @@ from typing import Any
 
 from .checkout import ROOT
 from .document import document
+from .progress import progress
 from .verdict import Comparison, Gap, Verdict
 
 ACCEPTED = ROOT / "results" / "accepted.jsonl"  # asv takes every .json there for results
@@ -89,12 +90,7 @@ class Report:
 
     def timed(self, benchmarks: Sequence[Any]) -> Iterator[Any]:
         """The benchmarks, one by one, with a progress bar, and the time that they take counted."""
-        from rich.console import Console
-        from rich.progress import track
-
-        for benchmark in track(
-            benchmarks, "measuring", console=Console(stderr=True), transient=True
-        ):
+        for benchmark in progress(benchmarks):
             start = time.monotonic()
             yield benchmark
             self.gpu_seconds += time.monotonic() - start

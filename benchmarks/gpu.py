@@ -35,6 +35,11 @@ class Gpu:
     compute_capability: tuple[int, int]
     cuda: str
 
+    @property
+    def arch(self) -> str:
+        """What compilers call its architecture, such as sm_90."""
+        return "sm_{}{}".format(*self.compute_capability)
+
 
 def find() -> Gpu | None:
     """The GPU that measurements run on, the first; None without a driver or without a GPU."""

@@ -21,6 +21,7 @@ from .document import document, print_document
 from .measure import by_version
 from .problems import Problem, parse
 from .products import Operands, Product, random_values
+from .progress import progress
 from .timing import BLOCKS, CudaStream, Sampler, WrongResultError, sample_blocks
 
 SQUARES = (
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
         values = random_values(max(map(Operands.floats, problems)))
         rows = [
             _measure(problem, versions, device, cublas, stream, monitor, values)
-            for problem in _progress(problems)
+            for problem in progress(problems)
         ]
         monitor.require_alone(own_processes=1)
         surroundings = environment.describe(device, monitor, cublas)
@@ -132,7 +133,7 @@ def _versions(names: Sequence[str], device: gpu.Gpu) -> dict[str, Any]:
 
     versions = {name: resolve(name) for name in names}
     for version in versions.values():
-        require_runs_on(version, "sm_{}{}".format(*device.compute_capability))
+        require_runs_on(version, device.arch)
     return versions
 
 
@@ -203,13 +204,6 @@ def _measure(
         "wrong": wrong,
         "sm_mhz": [sample.reading.sm_mhz for sample in samplers["matmul"].samples],
     }
-
-
-def _progress(problems: Sequence[Problem]) -> Any:
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(problems, "measuring", console=Console(stderr=True), transient=True)
 
 
 def _print_table(

@@ -28,6 +28,7 @@ from .document import document, print_document
 from .measure import by_version
 from .problems import PROBLEMS, Problem, parse
 from .products import Layout, Operands, Product, random_values
+from .progress import progress
 from .timing import BLOCKS, CudaStream, Sampler, WrongResultError, sample_blocks
 
 FAR = 1.5  # times the least time that is predicted at a problem: what takes longer is not timed
@@ -201,7 +202,7 @@ def _time(
             values = random_values(max(map(Operands.floats, [SMALL, *problems])))
             _compile_the_check(cublas, values)
             tried = candidates.result()
-        for position, problem in enumerate(_progress(problems, "measuring")):
+        for position, problem in enumerate(progress(problems)):
             of_problem = _rows(tried, problem, target, by_rule[problem])
             now = monotonic()
             until = now + (deadline - now) / (len(problems) - position)
@@ -233,7 +234,7 @@ def _described(device: gpu.Gpu, surroundings: Mapping[str, Any]) -> Any:
     memory_mhz, bits = surroundings["max_memory_mhz"], surroundings["memory_bus_bits"]
     return Gpu(
         name=device.name,
-        arch="sm_{}{}".format(*device.compute_capability),
+        arch=device.arch,
         sms=surroundings["sms"],
         mhz=surroundings["max_sm_mhz"] or 1,
         gigabytes_per_second=2 * memory_mhz * bits / 8e3 if memory_mhz else inf,
@@ -263,7 +264,7 @@ def _candidates(
     reshaped |= {version: version for version in as_they_are}
     with ThreadPoolExecutor(os.cpu_count()) as compilers:  # NVRTC works in as many threads
         examined = compilers.map(lambda other: examine(reshaped[other], other, arch), reshaped)
-        return without_repetitions(_progress(examined, "compiling", total=len(reshaped)))
+        return without_repetitions(progress(examined, "compiling", total=len(reshaped)))
 
 
 def without_repetitions(tried: Iterable[Candidate]) -> list[Candidate]:
@@ -572,13 +573,6 @@ def _choice(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     best = max(timed, key=lambda row: row["gflops"])
     by_rule = next((row for row in timed if row["by_rule"]), best)
     return [best if best["gflops"] > WORTH * by_rule["gflops"] else by_rule]
-
-
-def _progress(steps: Any, what: str, total: int | None = None) -> Any:
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(steps, what, total=total, console=Console(stderr=True), transient=True)
 
 
 def _print(
