@@ -59,39 +59,52 @@ struct Share {
 // meets the threads with the same micro-tile in the other blocks, and nobody else.
 template <typename MicroTile>
 struct Shared : MicroTile {
+    // The blocks of a tile add up in a tree: of so many neighbours the last one adds up all. One
+    // block alone would have to wait for the sums of up to a hundred.
+    static constexpr int FAN_IN = 8;
+
     // So many blocks' sums are on their way from memory at a time: together they are as many floats
     // as a micro-tile has.
     static constexpr int BLOCKS_AT_ONCE = MICRO_M / MicroTile::ROWS;
 
-    // Leaves the thread's sums in memory. Whoever is the last of a tile to do so takes those of all
-    // blocks, in their order whoever it is, and returns true: its sums are then complete.
-    // `partials` has two slots per block, for the two tiles which its run may leave incomplete;
-    // `arrivals` counts, for each micro-tile, and starts at 0.
+    // Leaves the thread's sums in memory for whoever comes last, and returns false; the last one of
+    // all takes what the others have left, and returns true: its sums are then complete. Their
+    // order is the same whoever comes last. `partials` has two slots per block, for the two tiles
+    // which its run may leave incomplete; `arrivals` has a count for each micro-tile of each block,
+    // and starts at 0.
     __device__ inline bool complete(const Share& share, int tile, float* partials, int* arrivals) {
         const long long first_step = static_cast<long long>(tile) * share.steps;
         const int first = share.block_of(first_step);
         const int last = share.block_of(first_step + share.steps - 1);
 
-        float* mine = slot(partials, share, blockIdx.x, first_step);
-        UNROLL
-        for (int i = 0; i < MicroTile::ROWS; ++i) {
-            UNROLL
-            for (int j = 0; j < MICRO_N; ++j)
-                mine[(i * MICRO_N + j) * MULTIPLIERS] = this->sum[i][j];
-        }
-        __threadfence(); // the sums are there before the arrival
-        if (atomicAdd(&arrivals[tile * MULTIPLIERS + threadIdx.x], 1) < last - first) return false;
-        __threadfence();
-
-        this->clear();
-        UNROLL_BY(BLOCKS_AT_ONCE)
-        for (int block = first; block <= last; ++block) {
-            const float* its = slot(partials, share, block, first_step);
+        int block = blockIdx.x; // in whose slot the thread leaves its sums
+        for (int apart = 1; apart <= last - first; apart *= FAN_IN) {
+            float* its = slot(partials, share, block, first_step);
             UNROLL
             for (int i = 0; i < MicroTile::ROWS; ++i) {
                 UNROLL
                 for (int j = 0; j < MICRO_N; ++j)
-                    this->sum[i][j] += __ldcg(&its[(i * MICRO_N + j) * MULTIPLIERS]);
+                    its[(i * MICRO_N + j) * MULTIPLIERS] = this->sum[i][j];
+            }
+            block -= (block - first) % (apart * FAN_IN); // the first of the neighbours
+            const int others = min(FAN_IN - 1, (last - block) / apart);
+            if (others == 0) continue;
+            // They count at the second one, which is the second of no others.
+            int* count = &arrivals[(block + apart) * MULTIPLIERS + threadIdx.x];
+            __threadfence(); // the sums are there before the arrival
+            if (atomicAdd(count, 1) < others) return false;
+            __threadfence();
+
+            this->clear();
+            UNROLL_BY(BLOCKS_AT_ONCE)
+            for (int other = 0; other <= others; ++other) {
+                its = slot(partials, share, block + other * apart, first_step);
+                UNROLL
+                for (int i = 0; i < MicroTile::ROWS; ++i) {
+                    UNROLL
+                    for (int j = 0; j < MICRO_N; ++j)
+                        this->sum[i][j] += __ldcg(&its[(i * MICRO_N + j) * MULTIPLIERS]);
+                }
             }
         }
         return true;

@@ -10,6 +10,7 @@ To add a version, write its ``.cu`` file and append an entry. The article figure
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 from typing import Literal
 
 Layout = Literal["row", "column"]
@@ -17,10 +18,12 @@ Layout = Literal["row", "column"]
 
 FLOAT_BYTES = 4
 
-# What it costs blocks to share a tile, in steps of k that its block could multiply meanwhile: once,
-# and for each block that takes part. Measured on an H200.
+# What it costs blocks to add up a tile that they share, in steps of k that they could multiply
+# meanwhile: each time that a block waits for others' sums, and for each of these. Measured on an
+# H200. FAN_IN blocks' sums are added at a time, as in kernels/stream_k.cuh.
 SHARING_COST = 40
 COST_OF_A_PART = 15
+FAN_IN = 8
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,7 @@ class Version:
     split, and ``stream_k`` says whether blocks stay and share tiles. ``b_layout`` is the layout of
     B that the kernel reads; ``sgemm.matmul`` converts the other one. ``float4`` says whether the
     kernel has a float4 path to global memory, beside a scalar one for operands that do not allow
-    it; ``a_by_floats``, that it copies A float by float on both: only B must allow it, and where
-    it does not, the scalar path costs less than an aligned copy.
+    it; ``a_by_floats``, that it copies A float by float on both: only B must allow it.
     ``min_compute_capability`` is the oldest GPU that can run it, and ``peak_share`` the share of
     the FFMA peak that it reached on an H200 while all SMs were busy; 0 for those that come into
     question only for what they teach.
@@ -139,7 +141,10 @@ class Version:
         plans = [Plan(min(tiles, slots), 0, unshared)]
 
         def share(blocks: int, shared_tiles: int, passes: float, parts: float) -> None:
-            steps = passes * tile_k + SHARING_COST + COST_OF_A_PART * parts
+            steps = passes * tile_k
+            while parts > 1:
+                steps += SHARING_COST + COST_OF_A_PART * min(parts, FAN_IN)
+                parts = ceil(parts / FAN_IN)
             plans.append(Plan(blocks, shared_tiles, steps))
 
         if tiles > slots and tiles % slots:

@@ -13,9 +13,11 @@ from .matrix import Form
 from .places import Kernel
 
 # An operand whose rows do not all start on a 16-byte boundary rules float4 out. From this K on a
-# copy that has them aligned costs less than the scalar path; not for the versions that copy A float
-# by float anyway, whose scalar path costs least (docs/alignment.md has the figures).
+# copy that has them aligned costs less than the scalar path. The versions that copy A float by
+# float anyway lose less by it: there a copy of B pays from this M on, as each row of tiles reads
+# all of B (docs/alignment.md has the figures).
 ALIGNED_COPY_MIN_K = 256
+ALIGNED_COPY_MIN_M = 1536
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,9 @@ def recipe_for(version: Version, a: Form, b: Form, c: Form, multiprocessors: int
             np.int64(c.leading_dimension("row")),
         ),
         version.stream_k,
-        # Two slots of a tile for each block, and a count for each micro-tile.
+        # For each block two slots of a tile, and a count for each micro-tile.
         2 * plan.blocks * version.tile[0] * version.tile[1] if shared else 0,
-        shared * version.multipliers,
+        plan.blocks * version.multipliers if shared else 0,
     )
 
 
@@ -85,17 +87,17 @@ def _kernel(version: Version, float4: bool) -> Kernel:
 
 def _copies(version: Version, a: Form, b: Form, c: Form) -> tuple[str, str, str]:
     """Why the version's kernel cannot read or write each where it is; "" where it can."""
-    float4_pays = version.float4 and not version.a_by_floats and a.cols >= ALIGNED_COPY_MIN_K
+    pays = a.rows >= ALIGNED_COPY_MIN_M if version.a_by_floats else a.cols >= ALIGNED_COPY_MIN_K
 
     def why(form: Form, layout: Layout, by_float4s: bool) -> str:
         if not form.is_contiguous(layout):
             return f"{version.name} takes it by {layout}s, which are not contiguous"
-        if float4_pays and by_float4s and not form.allows_float4(layout):
+        if version.float4 and pays and by_float4s and not form.allows_float4(layout):
             return f"its {layout}s do not all start on 16-byte boundaries"
         return ""
 
     return (
-        why(a, "row", by_float4s=True),
+        why(a, "row", by_float4s=not version.a_by_floats),
         why(b, version.b_layout, by_float4s=True),
         why(c, "row", by_float4s=False),
     )

@@ -19,7 +19,8 @@ from problems import Problem, extents, layouts, multiply, problems, sharing, win
 import sgemm
 from sgemm import LADDER, residual, simulator
 from sgemm.kernel_files import kernel_path
-from sgemm.recipe import ALIGNED_COPY_MIN_K
+from sgemm.recipe import ALIGNED_COPY_MIN_K, ALIGNED_COPY_MIN_M
+from sgemm.simulated import SMS, simulated_sms
 
 case = pytest.mark.case
 
@@ -188,19 +189,28 @@ def test_many_steps_of_k(place, version):
         assert_same(again.c, again.in_integers())
 
 
-@pytest.mark.parametrize("tiles", [(1, 1, 40), (1, 2, 7), (2, 4, 5), (5, 3, 4)])
+@pytest.mark.parametrize(
+    ("tiles", "sms"),
+    [
+        *((tiles, SMS) for tiles in [(1, 1, 40), (1, 2, 7), (2, 4, 5), (5, 3, 4)]),
+        ((1, 1, 81), 81),  # 8 add up for 8, which add up for 2; one is left over
+        ((1, 2, 90), 75),
+    ],
+)
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 @pytest.mark.parametrize("name", [name for name, version in LADDER.items() if version.stream_k])
-def test_blocks_that_share_tiles(place, name, beta, tiles):
-    """Of fewer tiles than there are SMs, of more, and of some that are not shared."""
+def test_blocks_that_share_tiles(place, name, beta, tiles, sms):
+    """Of fewer tiles than there are SMs, of more, and of some that are not shared. A GPU has as
+    many SMs as it has, in the simulator there are ``sms``."""
     version = LADDER[name]
     sizes = (count * tile - 3 for count, tile in zip(tiles, version.tile, strict=True))
     problem = Problem(
         *sizes, out=Layout(), alpha=2.0, beta=beta, data="small integers", sharing="always"
     )
-    for seed in range(3):
-        product = multiply(replace(problem, seed=seed), version, place)
-        assert_same(product.c, product.in_integers())
+    with simulated_sms(sms):
+        for seed in range(3):
+            product = multiply(replace(problem, seed=seed), version, place)
+            assert_same(product.c, product.in_integers())
 
 
 @case("1.2")
@@ -563,20 +573,22 @@ def test_float4_reads_a_single_row_wherever_the_next_one_would_be(place, version
 
 
 @pytest.mark.parametrize("misaligned", ["a", "b"])
-def test_a_long_sum_is_worth_an_aligned_copy(place, version, misaligned):
-    """From some K on a misaligned operand is copied, so that the float4 path can run; not where
-    that path copies A float by float as well."""
-    with place.launches() as launches:
-        for k in (ALIGNED_COPY_MIN_K - 4, ALIGNED_COPY_MIN_K):
-            layouts = {"a": Layout(), "b": Layout(transposed=version.b_layout == "column")}
-            layouts[misaligned] = replace(layouts[misaligned], offset=1)
-            problem = Problem(8, 8, k, **layouts)
-            assert multiply(problem, version, place).residual().ok
-    expected = [("sgemm", 0), ("sgemm", 0)]
+def test_a_large_product_is_worth_an_aligned_copy(place, version, misaligned):
+    """From some K on a misaligned operand is copied, so that the float4 path can run; where that
+    path copies A float by float as well, B is from some M on."""
+    sizes = [(8, 8, ALIGNED_COPY_MIN_K - 4), (8, 8, ALIGNED_COPY_MIN_K)]
     if version.a_by_floats:
-        expected = [("sgemm", int(misaligned == "a"))] * 2
-    elif version.float4:
-        expected = [("sgemm", 0), ("copy_strided", None), ("sgemm", 1)]
+        sizes = [(ALIGNED_COPY_MIN_M - 1, 8, 8), (ALIGNED_COPY_MIN_M, 8, 8)]
+    layouts = {"a": Layout(), "b": Layout(transposed=version.b_layout == "column")}
+    layouts[misaligned] = replace(layouts[misaligned], offset=1)
+    with place.launches() as launches:
+        for size in sizes:
+            assert multiply(Problem(*size, **layouts), version, place).residual().ok
+    expected = [("sgemm", 0), ("copy_strided", None), ("sgemm", 1)]
+    if not version.float4:
+        expected = [("sgemm", 0), ("sgemm", 0)]
+    elif version.a_by_floats and misaligned == "a":
+        expected = [("sgemm", 1), ("sgemm", 1)]
     assert [(launch.entry, launch.defines.get("VECTOR")) for launch in launches] == expected
 
 
