@@ -171,17 +171,17 @@ def _sweep(root: Path) -> str:
         return NOT_MEASURED
     document = json.loads(path.read_text())
     summary, where = document["summary"], document["environment"]
-    alone = summary.get("of_versions", {})  # a sweep need not have measured any
+    up_to = summary.get("up_to", {})  # a sweep need not have measured any
     lines = [
         "| M×N×K | version | blocks | shared tiles | GFLOPS | cuBLAS | ratio |"
-        + "".join(f" {name} |" for name in alone),
-        "|---|---|--:|--:|--:|--:|--:|" + "--:|" * len(alone),
+        + "".join(f" up to {last} |" for last in up_to),
+        "|---|---|--:|--:|--:|--:|--:|" + "--:|" * len(up_to),
     ]
     for row in document["rows"]:
         if row["wrong"]:
             raise ValueError(f"{path}: {row['problem']}: {row['wrong']}")
         figures = f"{row['gflops']:,.0f} | {row['cublas_gflops']:,.0f}"
-        ratios = [row, *(row["of_versions"][name] for name in alone)]
+        ratios = [row, *(row["up_to"][last] for last in up_to)]
         lines.append(
             f"| {row['problem'].replace('x', '×')} | {row['version']} | {row['blocks']} "
             f"| {row['shared_tiles']} | {figures} "
@@ -193,7 +193,9 @@ def _sweep(root: Path) -> str:
         f"NVRTC {where['nvrtc']}, cuBLAS {where['cublas']}. "
         f"Geometric mean of the ratios {summary['geometric_mean']:.3f}, the least "
         f"{summary['least']:.3f} at {summary['least_problem'].replace('x', '×')}. "
-        + "".join(f"{name} on all of them: {mean:.3f}. " for name, mean in alone.items())
+        + "".join(
+            f"Without the versions after {last}: {mean:.3f}. " for last, mean in up_to.items()
+        )
         + f"Samples: [{SWEEP.name}]({SWEEP.name})."
     )
     return "\n".join([*lines, "", about])

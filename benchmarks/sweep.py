@@ -5,8 +5,8 @@ For each shape both take turns in blocks of samples, in which clocks and power s
 of the median sample. Short products are replayed from CUDA graphs, and operands rotate through
 sets that fill the L2 cache, as for the asv benchmarks.
 
-Versions that are named stand beside them, each on every shape: what a version adds to the ladder
-shows over all shapes, as it may be meant for few of them.
+Beside them can stand ``matmul`` as it would be without the later versions: what a version adds to
+the ladder shows over all shapes, as it may be meant for few of them.
 """
 
 import argparse
@@ -67,11 +67,11 @@ def add_parser(commands: Any) -> None:
         help=f"a shape, or a problem of the suite; may be repeated (default: {len(PROBLEMS)})",
     )
     command.add_argument(
-        "--version",
+        "--up-to",
         action="append",
         metavar="NAME",
         default=[],
-        help="measure this version on each shape too; may be repeated",
+        help="measure matmul without the versions after this one too; may be repeated",
     )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -84,14 +84,14 @@ def run(options: argparse.Namespace) -> int:
     device = gpu.find()
     if device is None:
         raise gpu.NoGpuError("there is no GPU, and speed is measured on nothing else")
-    versions = _versions(options.version, device)
+    last_versions = _last_versions(options.up_to, device)
     monitor = gpu.Monitor(device)
     monitor.require_alone(own_processes=0)
     with CudaStream() as stream:
         cublas = Cublas(stream.stream)
         values = random_values(max(map(Operands.floats, problems)))
         rows = [
-            _measure(problem, versions, device, cublas, stream, monitor, values)
+            _measure(problem, last_versions, device, cublas, stream, monitor, values)
             for problem in progress(problems)
         ]
         monitor.require_alone(own_processes=1)
@@ -106,18 +106,18 @@ def run(options: argparse.Namespace) -> int:
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The geometric mean of the ratios to cuBLAS, and the least of them with its problem; None if
-    no row has one. With versions that were named, the geometric mean of each."""
+    no row has one; and the geometric mean of each matmul without later versions."""
     right = [row for row in rows if row["ratio_to_cublas"]]
     if not right:
-        return {"geometric_mean": None, "least": None, "least_problem": None, "of_versions": {}}
+        return {"geometric_mean": None, "least": None, "least_problem": None, "up_to": {}}
     least = min(right, key=lambda row: row["ratio_to_cublas"])
     return {
         "geometric_mean": _geometric_mean([row["ratio_to_cublas"] for row in right]),
         "least": least["ratio_to_cublas"],
         "least_problem": least["problem"],
-        "of_versions": {
-            name: _geometric_mean([row["of_versions"][name]["ratio_to_cublas"] for row in right])
-            for name in right[0]["of_versions"]
+        "up_to": {
+            name: _geometric_mean([row["up_to"][name]["ratio_to_cublas"] for row in right])
+            for name in right[0]["up_to"]
         },
     }
 
@@ -126,20 +126,19 @@ def _geometric_mean(ratios: Sequence[float]) -> float:
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
-def _versions(names: Sequence[str], device: gpu.Gpu) -> dict[str, Any]:
-    """The versions of these names, all of which must run on the GPU."""
+def _last_versions(names: Sequence[str], device: gpu.Gpu) -> Sequence[str]:
+    """These names, of versions which the GPU can run."""
     from sgemm.compiler import require_runs_on
     from sgemm.versions import resolve
 
-    versions = {name: resolve(name) for name in names}
-    for version in versions.values():
-        require_runs_on(version, device.arch)
-    return versions
+    for name in names:
+        require_runs_on(resolve(name), device.arch)
+    return names
 
 
 def _measure(
     problem: Problem,
-    versions: Mapping[str, Any],
+    last_versions: Sequence[str],
     device: gpu.Gpu,
     cublas: Cublas,
     stream: CudaStream,
@@ -154,7 +153,10 @@ def _measure(
     shape = problem.m, problem.n, problem.k
     names = names_for(device.compute_capability)
     multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-    chosen = choose(names, *shape, device.name, multiprocessors)
+    chosen, *without_later = (
+        choose(some, *shape, device.name, multiprocessors)
+        for some in (names, *(names[: names.index(last) + 1] for last in last_versions))
+    )
     plan = chosen.plan(*shape, multiprocessors)
     row = {
         "problem": problem.name,
@@ -163,10 +165,13 @@ def _measure(
         "blocks": plan.blocks,
         "shared_tiles": plan.shared_tiles,
     }
+    subject_of = {chosen: "matmul"}
+    for last, version in zip(last_versions, without_later, strict=True):
+        subject_of.setdefault(version, f"matmul up to {last}")
     subjects = {"matmul": by_version(None), "cuBLAS": cublas.multiply}
-    for name, version in versions.items():
-        if version != chosen:
-            subjects[name] = by_version(version)
+    subjects |= {
+        subject: by_version(version) for version, subject in subject_of.items() if version != chosen
+    }
     operands = Operands(problem, "row", values)
     samplers = {
         subject: Sampler(Product(multiply, operands, f"{subject} is "), stream, monitor)
@@ -200,7 +205,10 @@ def _measure(
         **figures("matmul"),
         "cublas_gflops": figures("cuBLAS")["gflops"],
         "cublas_seconds": seconds["cuBLAS"],
-        "of_versions": {name: figures(name if name in subjects else "matmul") for name in versions},
+        "up_to": {
+            last: {"version": version.name, "tile": version.tile, **figures(subject_of[version])}
+            for last, version in zip(last_versions, without_later, strict=True)
+        },
         "wrong": wrong,
         "sm_mhz": [sample.reading.sm_mhz for sample in samplers["matmul"].samples],
     }
@@ -217,14 +225,14 @@ def _print_table(
     )
     table.add_column("M×N×K")
     table.add_column("version")
-    names = list(rows[0]["of_versions"])
-    for heading in ("tile", "blocks", "shared tiles", "GFLOPS", "cuBLAS", "ratio", *names):
+    up_to = [f"up to {last}" for last in rows[0]["up_to"]]
+    for heading in ("tile", "blocks", "shared tiles", "GFLOPS", "cuBLAS", "ratio", *up_to):
         table.add_column(heading, justify="right")
     for row in rows:
         figures = ["wrong"]
         if not row["wrong"]:
             figures = [f"{row[key]:,.0f}" for key in ("gflops", "cublas_gflops")]
-            ratios = [row, *row["of_versions"].values()]
+            ratios = [row, *row["up_to"].values()]
             figures += [f"{one['ratio_to_cublas']:.3f}" for one in ratios]
         table.add_row(
             row["problem"].replace("x", "×"),
@@ -245,5 +253,5 @@ def _print_table(
                 **summary
             )
         )
-        for name, mean in summary["of_versions"].items():
-            console.print(f"{name} on all: geometric mean {mean:.3f}")
+        for last, mean in summary["up_to"].items():
+            console.print(f"up to {last}: geometric mean {mean:.3f}")

@@ -210,7 +210,7 @@ def _time(
             cupy.get_default_memory_pool().free_all_blocks()  # the next one needs other sizes
             monitor.require_alone(own_processes=1)
             rows += of_problem.values()
-            chosen += _choice(list(of_problem.values()))
+            chosen += _choices(list(of_problem.values()))
             if options.save:  # a run that is cut short has saved what it has found
                 choices.save(options.save, surroundings, chosen)
     _print(options, surroundings | {"timed": True}, rows)
@@ -563,16 +563,22 @@ def _tile(version: Any) -> Any:
     return version.name, version.tile[:2], version.micro_tile, version.slices
 
 
-def _choice(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _choices(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of the rows of a problem that which ``matmul`` should take there, if any is right: the
     fastest, or where that is not worth a change, what it takes by its rule. That is a choice too:
-    without it a near shape's would count."""
-    timed = [row for row in rows if row["gflops"] and not row["pruned"]]
-    if not timed:
+    without it a near shape's would count. After it the fastest of each other version, for a
+    ``matmul`` that may not take the first."""
+    timed = [row for row in rows if row["gflops"]]
+    to_the_end = [row for row in timed if not row["pruned"]]
+    if not to_the_end:
         return []
-    best = max(timed, key=lambda row: row["gflops"])
-    by_rule = next((row for row in timed if row["by_rule"]), best)
-    return [best if best["gflops"] > WORTH * by_rule["gflops"] else by_rule]
+    best = max(to_the_end, key=lambda row: row["gflops"])
+    by_rule = next((row for row in to_the_end if row["by_rule"]), best)
+    found = [best if best["gflops"] > WORTH * by_rule["gflops"] else by_rule]
+    for row in sorted(timed, key=lambda row: row["gflops"], reverse=True):
+        if row["version"] not in (one["version"] for one in found):
+            found.append(row)
+    return found
 
 
 def _print(

@@ -11,6 +11,7 @@ import sgemm
 from benchmarks import __main__ as command
 from benchmarks import sweep
 from benchmarks.checkout import ROOT
+from sgemm import choices
 
 pytest_plugins = ["fake_gpu"]
 
@@ -46,33 +47,30 @@ def test_people_get_a_table_with_the_summary(fake_gpu, capsys, monkeypatch):
     assert "geometric mean" in printed.out
 
 
-def test_named_versions_stand_beside(fake_gpu, capsys):
-    """Each on every shape; the one that is chosen is not measured twice."""
-    options = ("--problem=64x48x33", "--version=v3", "--version=v5")
+def test_matmul_without_later_versions_stands_beside(fake_gpu, capsys, monkeypatch):
+    """What it would choose; where that is what it does choose, it is not measured twice."""
+    monkeypatch.setattr(choices, "choose", lambda names, *_: sgemm.LADDER[names[-1]])
+    options = ("--problem=64x48x33", "--up-to=v3", "--up-to=v5", "--up-to=v9")
     status, printed = run(capsys, "--json", *options)
     found = json.loads(printed.out)
     (row,) = found["rows"]
     assert status == 0
-    assert list(row["of_versions"]) == ["v3", "v5"]
-    for name, figures in row["of_versions"].items():
+    assert [one["version"] for one in row["up_to"].values()] == ["v3", "v5", "v9"]
+    assert row["version"] == "v9"
+    for last, figures in row["up_to"].items():
         seconds = np.median(figures["seconds"])
         assert figures["gflops"] == pytest.approx(2 * 64 * 48 * 33 / seconds / 1e9)
         assert figures["ratio_to_cublas"] == pytest.approx(
             np.median(row["cublas_seconds"]) / seconds
         )
-        assert found["summary"]["of_versions"][name] == pytest.approx(figures["ratio_to_cublas"])
-        assert figures["seconds"] != row["seconds"]
-
-    chosen = row["version"]
-    _, printed = run(capsys, "--json", "--problem=64x48x33", f"--version={chosen}")
-    (row,) = json.loads(printed.out)["rows"]
-    assert row["of_versions"][chosen]["seconds"] == row["seconds"]
+        assert found["summary"]["up_to"][last] == pytest.approx(figures["ratio_to_cublas"])
+        assert (figures["seconds"] == row["seconds"]) == (last == "v9")
 
 
 def test_a_version_that_the_gpu_cannot_run(fake_gpu, capsys, monkeypatch):
     old = replace(sweep.gpu.find(), compute_capability=(7, 5))
     monkeypatch.setattr(sweep.gpu, "find", lambda: old)
-    status, printed = run(capsys, "--problem=64x48x33", "--version=v6")
+    status, printed = run(capsys, "--problem=64x48x33", "--up-to=v6")
     assert status == 2
     assert "v6" in printed.err
 
@@ -94,7 +92,7 @@ def test_the_summary():
         {
             "problem": problem,
             "ratio_to_cublas": mine,
-            "of_versions": {"v1": {"ratio_to_cublas": of}},
+            "up_to": {"v1": {"ratio_to_cublas": of}},
         }
         for problem, mine, of in (("a", 0.5, 0.1), ("b", 2.0, 0.4), ("c", None, None))
     ]
@@ -102,7 +100,7 @@ def test_the_summary():
         "geometric_mean": pytest.approx(1),
         "least": 0.5,
         "least_problem": "a",
-        "of_versions": {"v1": pytest.approx(0.2)},
+        "up_to": {"v1": pytest.approx(0.2)},
     }
     assert sweep.summarise(rows[2:])["geometric_mean"] is None
 
