@@ -318,6 +318,7 @@ LADDER = {
             float4=True,
             a_by_floats=True,
             min_compute_capability=(8, 0),
+            peak_share=0.54,
         ),
     )
 }
