@@ -99,9 +99,11 @@ class Trace:
         }
 
 
-def trace(version: Version, m: int, n: int, k: int, multiprocessors: int = SMS) -> Trace:
+def trace(
+    version: Version, m: int, n: int, k: int, multiprocessors: int = SMS, *, unrolled: bool = False
+) -> Trace:
     """Count what the version's kernel asks of memory for an m×n×k product with beta 0, its work
-    dealt out to so many SMs.
+    dealt out to so many SMs; with ``unrolled`` loops, as ``simulator.counted`` says.
 
     B has the layout that the version reads. An old kernel is traced by a version whose source is
     its absolute path. Raises what ``matmul`` raises, SimulatorLimitError for a product that would
@@ -112,7 +114,7 @@ def trace(version: Version, m: int, n: int, k: int, multiprocessors: int = SMS) 
             f"m, n, k: a {m}x{n}x{k} product multiplies nothing that could be counted; all must "
             "be positive"
         )
-    with simulator.counted() as launches, simulated_sms(multiprocessors):
+    with simulator.counted(unrolled) as launches, simulated_sms(multiprocessors):
         Simulated().check_work(m, n, k)  # before its matrices are allocated
         with cuda_errors_explained("trace"):
             a, out = _aligned(m, k), _aligned(m, n)

@@ -771,7 +771,9 @@ PYTHON_FAULTS = (
             ),
             ("all is near", "abs(gpu - mine) <= TOLERANCE * mine", "True"),
             ("nothing is exact", "if not counter.startswith(EXACT) and", "if"),
-            ("whatever has a reason", "if gpu == explained:", "if reason:"),
+            ("however many copies", "mine < gpu <= UP_TO * mine", "mine < gpu"),
+            ("zeros where there are none", "floats > copies.global", "floats >= copies.global"),
+            ("buffers at a line's begin", "version.shared_bytes % LINE_BYTES:", "True:"),
             (
                 "widths not compared",
                 "if source and code and source != code:",

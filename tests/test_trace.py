@@ -377,6 +377,133 @@ def test_atomic_operations_are_neither_loads_nor_stores(tmp_path):
     assert one.global_stores.requests == 2
 
 
+def rows_of(lanes, pitch, floats):
+    """C++ for the byte offset of a lane, in rows of so many lanes, ``pitch`` bytes apart."""
+    return f"lane / {lanes} * {pitch} + lane % {lanes} * {4 * floats}"
+
+
+FLOAT4S, FLOATS = rows_of(32, 0, 4), rows_of(32, 0, 1)
+TO_LONG_ROWS, TO_SHORT_ROWS = (f"lane % 8 * {pitch} + lane / 8 * 4" for pitch in (528, 288))
+
+
+# What Nsight Compute 2025.3 counts on an H200 for one warp's copy: l1tex__t_sectors_pipe_lsu_mem_
+# global_op_ld, and smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.
+@pytest.mark.parametrize(
+    ("width", "source", "target", "sectors", "wavefronts"),
+    [
+        (4, FLOAT4S, FLOAT4S, 16, 4),
+        (4, f"16 + {FLOAT4S}", FLOAT4S, 20, 12),
+        (4, f"32 + {FLOAT4S}", FLOAT4S, 16, 8),
+        (4, f"48 + {FLOAT4S}", FLOAT4S, 20, 16),
+        (4, f"112 + {FLOAT4S}", FLOAT4S, 20, 12),
+        (4, FLOAT4S, f"16 + {FLOAT4S}", 20, 12),
+        (4, f"16 + {FLOAT4S}", f"16 + {FLOAT4S}", 17, 6),
+        (4, f"80 + {FLOAT4S}", f"16 + {FLOAT4S}", 17, 10),
+        (4, f"80 + {FLOAT4S}", f"48 + {FLOAT4S}", 17, 11),
+        (4, rows_of(8, 1024, 4), rows_of(8, 128, 4), 16, 4),
+        (4, rows_of(8, 1024, 4), rows_of(8, 144, 4), 18, 10),
+        (4, rows_of(8, 1024, 4), rows_of(8, 576, 4), 16, 6),
+        (4, rows_of(8, 1024, 4), f"96 + {rows_of(8, 576, 4)}", 16, 8),
+        (4, rows_of(4, 1024, 4), rows_of(4, 64, 4), 16, 8),
+        (4, rows_of(4, 1024, 4), rows_of(4, 80, 4), 20, 15),
+        (4, rows_of(4, 1024, 4), rows_of(4, 96, 4), 16, 10),
+        (4, rows_of(2, 1024, 4), rows_of(2, 48, 4), 24, 24),
+        (4, "lane * 1024", FLOAT4S, 32, 32),
+        (4, "lane % 8 * 16", "lane * 128", 32, 32),
+        (4, f"4800 + {rows_of(8, 1200, 4)}", f"96 + {rows_of(8, 576, 4)}", 18, 17),
+        (1, FLOATS, FLOATS, 4, 1),
+        (1, f"4 + {FLOATS}", FLOATS, 5, 1),
+        (1, rows_of(8, 1024, 1), TO_LONG_ROWS, 4, 4),
+        (1, rows_of(8, 1024, 1), TO_SHORT_ROWS, 4, 5),
+        (1, f"16 + {rows_of(8, 1040, 1)}", TO_SHORT_ROWS, 6, 3),
+        (1, rows_of(8, 1024, 1), "lane % 8 * 256 + lane / 8 * 4", 4, 11),
+        (1, rows_of(8, 1200, 1), TO_LONG_ROWS, 6, 2),
+        (1, rows_of(8, 2080, 1), TO_LONG_ROWS, 4, 1),
+        (1, "lane % 8 * 4", TO_LONG_ROWS, 1, 4),
+        (1, rows_of(16, 1024, 1), rows_of(16, 544, 1), 4, 3),
+        (1, FLOATS, "lane * 128", 4, 32),
+    ],
+)
+@pytest.mark.parametrize("any_size", [False, True])
+def test_copies_cost_what_an_h200_counts(
+    tmp_path, width, source, target, sectors, wavefronts, any_size
+):
+    """A copy of a number of float4s that the compiler does not know is one of zeros as well."""
+    kernel = tmp_path / "copies.cu"
+    kernel.write_text(
+        '#include "portable.cuh"\n'
+        'extern "C" __global__ void copies(const float* global, int valid) {\n'
+        "    __shared__ alignas(16) char shared[16384];\n"
+        "    const int lane = threadIdx.x;\n"
+        f"    copy_async<{width}>(reinterpret_cast<float*>(shared + ({target})),\n"
+        f"        global + ({source}) / 4, {'valid' if any_size else width});\n"
+        "}\n"
+    )
+    memory = np.zeros(16384 + 32, np.float32)
+    address = -(-memory.ctypes.data // 128) * 128
+    with simulator.counted() as launches:
+        simulator.launch(kernel, "copies", {}, 1, 32, (np.uintp(address), np.int32(width)))
+    one = total(launches[0].lines.values())
+    assert (one.global_loads.requests, one.shared_stores.requests) == (1, 1)
+    assert one.global_loads.units == sectors
+    of_zeros = 0
+    if any_size and width == 4:  # as measured: 4 or 8 rows of the copy, or as many as it has
+        of_zeros = OF_ZEROS.get((source, target), 4)
+    assert one.shared_stores.units == wavefronts + of_zeros
+
+
+OF_ZEROS = {
+    (rows_of(4, 1024, 4), rows_of(4, 64, 4)): 8,
+    (rows_of(4, 1024, 4), rows_of(4, 80, 4)): 12,
+    (rows_of(4, 1024, 4), rows_of(4, 96, 4)): 12,
+    (rows_of(2, 1024, 4), rows_of(2, 48, 4)): 20,
+    ("lane * 1024", FLOAT4S): 32,
+    ("lane % 8 * 16", "lane * 128"): 32,
+}
+"""Source and target to the wavefronts by which the H200 counts more for a copy of any size."""
+
+
+def test_lanes_that_copy_zeros_alone_read_nothing(tmp_path):
+    kernel = tmp_path / "copies.cu"
+    kernel.write_text(
+        '#include "portable.cuh"\n'
+        'extern "C" __global__ void copies(const float* global, int some) {\n'
+        "    __shared__ alignas(16) float shared[256];\n"
+        "    const int lane = threadIdx.x;\n"
+        "    copy_async<4>(&shared[4 * lane], global, lane < some ? 4 : 0);\n"
+        "    copy_async<4>(&shared[4 * lane], global + 4 * lane, lane < some ? 0 : 4);\n"
+        "}\n"
+    )
+    memory = np.zeros(256, np.float32)
+    with simulator.counted() as launches:
+        arguments = np.uintp(memory.ctypes.data), np.int32(0)
+        simulator.launch(kernel, "copies", {}, 1, 32, arguments)
+    one = total(launches[0].lines.values())
+    assert (one.global_loads.requests, one.shared_stores.requests) == (1, 2)
+    assert one.global_loads.floats == 128
+
+
+def test_requests_of_lanes_that_skip_some_are_exact_in_unrolled_loops(tmp_path):
+    """Odd and even lanes take turns: their n-th accesses are in different steps."""
+    kernel = tmp_path / "skips.cu"
+    kernel.write_text(
+        '#include "portable.cuh"\n'
+        'extern "C" __global__ void skips(float* out, int turns) {\n'
+        "    UNROLL\n"
+        "    for (int i = 0; i < 4; ++i)\n"
+        "        if (turns >> (2 * i + threadIdx.x % 2) & 1) out[i * 32 + threadIdx.x] = 0.0f;\n"
+        "}\n"
+    )
+    memory = np.zeros(128 + 8, np.float32)
+    address = -(-memory.ctypes.data // 32) * 32
+    for unrolled, requests in ((False, 2), (True, 4)):
+        with simulator.counted(unrolled) as launches:
+            arguments = np.uintp(address), np.int32(0b10_01_10_01)
+            simulator.launch(kernel, "skips", {}, 1, 32, arguments)
+        one = total(launches[0].lines.values())
+        assert (one.global_stores.requests, one.global_stores.units) == (requests, 16)
+
+
 def test_each_thread_has_its_own_number_of_sms():
     """Whoever traces for a GPU changes nothing for others."""
     with simulated_sms(2), ThreadPoolExecutor(1) as pool:

@@ -54,9 +54,11 @@ class Operand:
 
 @dataclass(frozen=True)
 class Mode:
-    """What launches are for: ``number`` is the runtime's, ``seen`` collects what they tell."""
+    """What launches are for: ``number`` is the runtime's, ``seen`` collects what they tell. With
+    ``unrolled`` loops kernels are compiled as for a GPU."""
 
     number: int
+    unrolled: bool = False
     seen: list[Any] = field(default_factory=list)
 
 
@@ -91,18 +93,21 @@ def checked() -> Iterator[list[Finding]]:
 
 
 @contextmanager
-def counted() -> Iterator[list[Counts]]:
+def counted(unrolled: bool = False) -> Iterator[list[Counts]]:
     """Count what the launches within the context ask of memory; yields the counts of each.
 
-    Counting runs the threads in their order, whatever the seed.
+    Counting runs the threads in their order, whatever the seed. The n-th access of each of a warp's
+    threads at one place in the code counts as one request. Where some threads skip an access in a
+    loop, those requests are a GPU's only if the loop is ``unrolled``, which takes seconds to
+    compile.
     """
-    with _in_mode(_COUNT) as counts:
+    with _in_mode(_COUNT, unrolled) as counts:
         yield counts
 
 
 @contextmanager
-def _in_mode(number: int) -> Iterator[list[Any]]:
-    mode = Mode(number)
+def _in_mode(number: int, unrolled: bool = False) -> Iterator[list[Any]]:
+    mode = Mode(number, unrolled)
     token = _mode.set(mode)
     try:
         yield mode.seen
@@ -141,6 +146,8 @@ def launch(
     the kernel has written so far.
     """
     mode = _mode.get()
+    if mode.unrolled:
+        defines = {**defines, "UNROLL_LOOPS": 1}
     library = _load(source, entry, defines, mode.number != _RUN)
     if not 1 <= grid <= MAX_BLOCKS:
         raise ArgumentError(f"grid: {grid}; a grid has 1 to {MAX_BLOCKS} blocks")

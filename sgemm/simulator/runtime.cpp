@@ -633,15 +633,7 @@ static void enqueue(const Copy& copy, Place place) {
     mine.in_flight[mine.count++].group = mine.groups;
 }
 
-static void note_copy(const float* to, const float* from, unsigned floats_read,
-                      unsigned floats_written, const void* return_address) {
-    if (mode == CHECK)
-        checks::issue_copy(to, from, floats_read, floats_written, site(return_address));
-    else if (mode == COUNT)
-        counts::copy(to, from, floats_read, floats_written, site(return_address));
-}
-
-void issue(float* to, const float* from, int valid, int width, Place place) {
+void issue(float* to, const float* from, int valid, int width, bool any_size, Place place) {
     const size_t bytes = static_cast<size_t>(width) * sizeof(float);
     check_shared(to, bytes, place);
     if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % bytes)
@@ -649,8 +641,12 @@ void issue(float* to, const float* from, int valid, int width, Place place) {
              static_cast<int>(bytes), static_cast<const void*>(from), static_cast<void*>(to));
     if (valid < 0 || valid > width)
         fail(place, "out of bounds", "asynchronous copy of %d of %d floats", valid, width);
-    note_copy(to, from, static_cast<unsigned>(valid), static_cast<unsigned>(width),
-              __builtin_return_address(0));
+    const uint64_t pc = site(__builtin_return_address(0));
+    const auto read = static_cast<unsigned>(valid), written = static_cast<unsigned>(width);
+    if (mode == CHECK)
+        checks::issue_copy(to, from, read, written, pc);
+    else if (mode == COUNT)
+        counts::copy(to, from, read, written, any_size, pc);
     memset(to, 0xff, bytes); // NaN
     enqueue({to, from, valid, width, nullptr, 0}, place);
 }
@@ -671,9 +667,14 @@ void issue_bulk(float* to, const float* from, int bytes, mbarrier_t* address, Pl
              "bulk copy of %u bytes from %p to %p: all must be multiples of 16", size,
              static_cast<const void*>(from), static_cast<void*>(to));
     mbarrier(address, place);
-    if (mode == CHECK) checks::use_mbarrier(address, site(__builtin_return_address(0)));
+    const uint64_t pc = site(__builtin_return_address(0));
     const auto floats = static_cast<unsigned>(size / sizeof(float));
-    note_copy(to, from, floats, floats, __builtin_return_address(0));
+    if (mode == CHECK) {
+        checks::use_mbarrier(address, pc);
+        checks::issue_copy(to, from, floats, floats, pc);
+    } else if (mode == COUNT) {
+        counts::bulk_copy(to, from, floats, pc);
+    }
     memset(to, 0xff, size); // NaN
     take_off({threadIdx.x, size, to, from, address}, place);
 }

@@ -106,8 +106,10 @@ namespace counts {
 void begin_launch();
 void begin_block();
 void end_launch();
+// cp.async, of a number of floats that the compiler knows or of any_size.
 void copy(const float* to, const float* from, unsigned floats_read, unsigned floats_written,
-          uint64_t pc);
+          bool any_size, uint64_t pc);
+void bulk_copy(const float* to, const float* from, unsigned floats, uint64_t pc);
 void barrier(uint64_t pc);
 void fma(uint64_t pc);
 } // namespace counts

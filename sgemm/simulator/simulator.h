@@ -43,8 +43,8 @@
 // A library's thread-local variables are one range of memory, which the simulator can find.
 #ifndef SIMULATOR_CHECKED
 #define __shared__ static thread_local
-#else // with room between any two, where an access is out of bounds
-#define __shared__ SIMULATOR_GAP(__COUNTER__) static thread_local
+#else // each at the begin of the banks, with room between any two where an access is out of bounds
+#define __shared__ SIMULATOR_GAP(__COUNTER__) [[gnu::aligned(128)]] static thread_local
 #define SIMULATOR_GAP(n) SIMULATOR_NAMED_GAP(n)
 #define SIMULATOR_NAMED_GAP(n) [[gnu::used]] static thread_local char simulator_gap_##n[65536];
 #endif
@@ -55,7 +55,11 @@
     static_assert(sizeof(type) == DYNAMIC_SHARED_BYTES, "the launch must add sizeof(" #type ")");  \
     __shared__ alignas(16) type name
 #define UNROLL_BY(times)
+#ifdef UNROLL_LOOPS
+#define UNROLL _Pragma("GCC unroll 64")
+#else
 #define UNROLL // left to the compiler: unrolled completely, kernels compile and run more slowly
+#endif
 
 using uint = unsigned int;
 
@@ -200,7 +204,7 @@ void wait_at_named_barrier(int id, int threads, Place place);
 void init(mbarrier_t* address, int arrivals, Place place);
 void arrive(mbarrier_t* address, int bytes, Place place);
 void wait_for_phase(mbarrier_t* address, unsigned parity, Place place);
-void issue(float* to, const float* from, int valid, int width, Place place);
+void issue(float* to, const float* from, int valid, int width, bool any_size, Place place);
 void issue_arrival(mbarrier_t* address, Place place);
 void issue_bulk(float* to, const float* from, int bytes, mbarrier_t* address, Place place);
 void commit();
@@ -308,7 +312,8 @@ __forceinline__ void store_float4(float* global, const float* values) {
 template <int WIDTH>
 __forceinline__ void copy_async(float* shared, const float* global, int valid, SIMULATOR_PLACE) {
     static_assert(WIDTH == 1 || WIDTH == 4, "cp.async here copies one float or a float4");
-    simulator::issue(shared, global, valid, WIDTH, {file, line});
+    // A number that the compiler does not know is told by the address, to a copy of another kind.
+    simulator::issue(shared, global, valid, WIDTH, !__builtin_constant_p(valid), {file, line});
 }
 
 __forceinline__ void copy_async_commit() { simulator::commit(); }
