@@ -125,6 +125,11 @@ CUPY_BROKEN = Cause(
     "it holds the arrays on a GPU and launches the kernels",
     "pip install --force-reinstall the wheel; python -m sgemm doctor tells whether another fits",
 )
+CUPY_CACHE_FOLDER_UNUSABLE = Cause(
+    "CuPy cannot make its cache folder {folder} ({detail})",
+    "it keeps its own compiled kernels there, and is not imported without",
+    "export CUPY_CACHE_DIR=…, a folder that you can write",
+)
 CUPY_TWICE = Cause(
     "{wheels}",
     "they are one package, cupy, for two CUDA majors: whichever was installed last overwrote part "
@@ -447,6 +452,10 @@ def of_cupy_import(error: Exception) -> Cause:
     """Why CuPy is not imported."""
     if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
         return CUPY_MISSING.of(detail=error, install=ONE_CUPY_OF_TWO)
+    folder = os.environ.get("CUPY_CACHE_DIR", os.path.expanduser("~/.cupy/kernel_cache"))
+    made = error.filename if isinstance(error, OSError) else None
+    if isinstance(made, str) and Path(folder).is_relative_to(made):  # it, or what should hold it
+        return CUPY_CACHE_FOLDER_UNUSABLE.of(folder=folder, detail=first_line(error))
     return CUPY_BROKEN.of(detail=first_line(error.__cause__ or error))  # below CuPy's own banner
 
 

@@ -199,6 +199,31 @@ except ImportError as error:
     assert one.startswith("CuPy cannot be imported (libnvrtc.so.13: cannot open")
 
 
+@pytest.mark.case("3.12")
+@pytest.mark.parametrize(
+    ("named", "failed", "is_the_folder"),
+    [
+        (None, ".cupy", True),
+        (None, ".cupy/kernel_cache", True),
+        (None, "venv/cupy/.data/_wheel.json", False),
+        ("elsewhere", "elsewhere", True),
+        ("elsewhere", ".cupy", False),
+        ("", "", True),
+    ],
+)
+def test_a_cache_folder_that_cupy_cannot_make(monkeypatch, named, failed, is_the_folder):
+    """CuPy makes it when it is imported; other files that it misses are another cause."""
+    monkeypatch.setenv("HOME", "/proc")
+    monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUPY_CACHE_DIR", named and f"/proc/{named}")
+    error = FileNotFoundError(2, "No such file or directory", failed and f"/proc/{failed}")
+    said = str(causes.of_cupy_import(error))
+    assert ("CuPy cannot make its cache folder" in said) == is_the_folder
+    assert ("export CUPY_CACHE_DIR=" in said) == is_the_folder
+    assert str(error) in said
+
+
 @pytest.mark.case("3.7")
 def test_without_cuda_every_test_is_collected(tmp_path):
     """Those that need it are skipped when they run, or with their whole file."""

@@ -5,6 +5,7 @@ Names with "case" are numbers in the project's list of what users of other proje
 
 import io
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -275,6 +276,12 @@ PROBLEMS = {
         "CuPy",
         "cupy-cuda13x 14.2.0: CuPy cannot be imported (module 'cuda' has no attribute 'core')",
         "--force-reinstall",
+    ),
+    "case 3.12: a folder that CuPy cannot make": (
+        machine(cupy=PermissionError(13, "Permission denied", os.path.expanduser("~/.cupy"))),
+        "CuPy",
+        "cupy-cuda13x 14.2.0: CuPy cannot make its cache folder",
+        "export CUPY_CACHE_DIR=…",
     ),
     "two CuPy wheels": (
         machine(cupy_wheels={"cupy-cuda12x": "13.6.0", "cupy-cuda13x": "14.2.0"}),
