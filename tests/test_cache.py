@@ -327,6 +327,7 @@ def test_read_only_home(multiply, tmp_path):
         "TMPDIR": str(tmp_path),
         "SGEMM_CACHE_DIR": None,
         "XDG_CACHE_HOME": None,
+        "CUPY_CACHE_DIR": str(tmp_path / "cupy"),  # without one CuPy itself is not imported
     }
     succeeds(python(multiply, **environment))
     succeeds(python(WITHOUT_BUILDING + multiply, **environment))
