@@ -16,7 +16,8 @@ from .pages.results import asv_runs, table_run
 from .problems import PROBLEMS, Problem, parse
 
 REFERENCE = "NVIDIA H200"
-STALL = "long_scoreboard"  # what Nsight Compute calls a wait for global memory
+WAITS = ("long_scoreboard", "short_scoreboard")
+"""What Nsight Compute calls waits for global and for shared memory."""
 _READY = ("selected", "not_selected")
 
 
@@ -57,7 +58,8 @@ def rows(gpu: Any, problem: Problem) -> list[dict[str, Any]]:
     """For each version that the GPU runs its ceiling at ``problem``, and what was measured.
 
     Shares are of the FFMA peak: the ceiling of its computed one, what was measured of the one
-    measured in the same run, which is a little lower. What is not recorded is None.
+    measured in the same run, which is a little lower. What is not recorded is None, and so is the
+    wait for memory where some warps only copy: theirs costs nothing.
     """
     from sgemm import LADDER
     from sgemm.ceiling import ceiling
@@ -71,8 +73,12 @@ def rows(gpu: Any, problem: Problem) -> list[dict[str, Any]]:
     for name, version in LADDER.items():
         if not runs_on(version, gpu.arch):
             continue
-        limit = ceiling(version, inspect(version, gpu.arch), gpu, problem.m, problem.n, problem.k)
+        inspected = inspect(version, gpu.arch)
+        limit = ceiling(version, inspected, gpu, problem.m, problem.n, problem.k)
         stalls = profiled.get(name)
+        stalled = None
+        if stalls and not inspected.producer_loop:
+            stalled = max(stalls[wait] for wait in WAITS)
         share = measured.get(name)
         found.append(
             {
@@ -81,8 +87,8 @@ def rows(gpu: Any, problem: Problem) -> list[dict[str, Any]]:
                 "limit": limit.limit,
                 "limits": limit.limits,
                 "ceiling_gflops": limit.share * gpu.peak_gflops,
-                "stalled": stalls and stalls[STALL],
-                "ceiling_after_stalls": stalls and limit.after_stalls(stalls[STALL]),
+                "stalled": stalled,
+                "ceiling_after_stalls": None if stalled is None else limit.after_stalls(stalled),
                 "measured": share,
                 "measured_of_ceiling": share and share / limit.share,
                 "waits": stalls and _largest(stalls),

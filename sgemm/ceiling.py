@@ -60,8 +60,8 @@ class Ceiling:
     resident_blocks: int
 
     def after_stalls(self, stalled: float) -> float:
-        """The share that is left where warps wait for global memory a fraction ``stalled`` of their
-        time, as measured: an SM does nothing while one of its blocks waits. Where warps queue for
+        """The share that is left where warps wait for memory a fraction ``stalled`` of their time,
+        as measured: an SM does nothing while one of its blocks waits. Where warps queue for
         a unit that is busy, their wait is that unit's limit already."""
         if self.limit not in SCHEDULER_LIMITS:
             return self.share

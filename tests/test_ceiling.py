@@ -15,6 +15,8 @@ from benchmarks.checkout import ROOT
 from benchmarks.problems import PROBLEMS, Problem, parse
 from sgemm import LADDER, ArgumentError, inspection, sass
 from sgemm.ceiling import GPUS, Gpu, ceiling, gpu_named
+from sgemm.choices import choose
+from sgemm.ladder import names_for
 from sgemm.occupancy import MULTIPROCESSORS, Occupancy
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -165,8 +167,9 @@ def test_gpus():
 
 
 def recorded():
-    """All that the repository has of the speed on the H200: version, problem, and the share of the
-    FFMA peak that was measured with it, or else of the computed one."""
+    """All that the repository has of the speed on the H200: version, with the tiles that it had,
+    problem, and the share of the FFMA peak that was measured with it, or else of the computed one.
+    """
     shares = []
     units = {"track_share_of_peak": 1.0, "track_gflops": H200.peak_gflops}
     for path in (ROOT / "results" / MACHINE).glob("*-*.json"):
@@ -182,24 +185,29 @@ def recorded():
     table = json.loads((ROOT / "docs" / f"table-{MACHINE}.json").read_text())
     problem = table["environment"]["problem"]
     shares += [(r["version"], problem, r["share_of_peak"]) for r in table["rows"]]
-    found = [(v, PROBLEMS[p], share) for v, p, share in shares if v in LADDER and p in PROBLEMS]
+    found = [
+        (LADDER[v], PROBLEMS[p], share) for v, p, share in shares if v in LADDER and p in PROBLEMS
+    ]
     sweep = json.loads((ROOT / "docs" / f"sweep-{MACHINE}.json").read_text())
     for row in sweep["rows"]:
-        shape = re.match(r"\d+x\d+x\d+", row["problem"])[0]
-        found.append((row["version"], parse(shape), row["gflops"] / H200.peak_gflops))
+        problem = parse(re.match(r"\d+x\d+x\d+", row["problem"])[0])
+        shape = problem.m, problem.n, problem.k
+        version = choose(names_for((9, 0)), *shape, sweep["environment"]["gpu"], H200.sms)
+        assert (version.name, list(version.tile)) == (row["version"], row["tile"])
+        found.append((version, problem, row["gflops"] / H200.peak_gflops))
     return found
 
 
-def ceiling_of(name, problem):
-    found = inspection.inspect(name, H200.arch)
-    return ceiling(LADDER[name], found, H200, problem.m, problem.n, problem.k)
+def ceiling_of(version, problem):
+    found = inspection.inspect(version, H200.arch)
+    return ceiling(version, found, H200, problem.m, problem.n, problem.k)
 
 
 def test_the_ceiling_is_above_every_measured_figure():
     shares = recorded()
     assert len(shares) > 100
-    for name, problem, share in shares:
-        assert share <= ceiling_of(name, problem).share, (name, problem)
+    for version, problem, share in shares:
+        assert share <= ceiling_of(version, problem).share, (version.name, version.tile, problem)
 
 
 def rows():
@@ -209,7 +217,7 @@ def rows():
 def test_from_v3_on_it_is_within_15_percent_with_the_measured_waits_where_they_are_known():
     found = [row for name, row in rows().items() if name not in ("v0", "v1", "v2")]
     measured = [row for row in found if row["measured"]]
-    assert {"v3", "v4", "v5", "v6", "v7", "v8"} <= {row["version"] for row in measured}
+    assert {row["version"] for row in measured} == set(LADDER) - {"v0", "v1", "v2"}
     for row in measured:
         limit = row["ceiling_after_stalls"] or row["ceiling"]
         assert 1 <= limit / row["measured"] <= 1.15, row["version"]
