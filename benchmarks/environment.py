@@ -17,7 +17,7 @@ def describe(gpu: Gpu, monitor: Monitor, cublas: Cublas) -> dict[str, Any]:
     attributes = cupy.cuda.Device().attributes
     _, nvrtc_major, nvrtc_minor = nvrtc.nvrtcVersion()
     return {
-        "checkout": _commit(),
+        "checkout": commit_of_checkout(),
         "gpu": gpu.name,
         "compute_capability": "{}.{}".format(*gpu.compute_capability),
         "sms": attributes["MultiProcessorCount"],
@@ -35,7 +35,7 @@ def describe(gpu: Gpu, monitor: Monitor, cublas: Cublas) -> dict[str, Any]:
     }
 
 
-def _commit() -> str | None:
+def commit_of_checkout() -> str | None:
     """The checkout's commit, with "-dirty" where files differ from it; None outside git."""
     command = ("git", "-C", str(ROOT), "describe", "--always", "--abbrev=10", "--dirty")
     try:

@@ -18,7 +18,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from . import child, gpu
+from . import child, environment, gpu
 from .checkout import LADDER
 from .document import document, print_document
 from .measure import CUBLAS, SUBJECTS, by_version
@@ -149,6 +149,7 @@ def find() -> tuple[gpu.Gpu, str]:
 def describe(device: gpu.Gpu, ncu: str) -> dict[str, Any]:
     """What the figures were measured with."""
     return {
+        "checkout": environment.commit_of_checkout(),
         "gpu": device.name,
         "compute_capability": "{}.{}".format(*device.compute_capability),
         "cuda": device.cuda,

@@ -33,6 +33,7 @@ def versions(options):
     signal.raise_signal(signal.SIGINT)
 
 command._versions = versions
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.exit(command.main(["versions"]))
 """
 GOOD_HEADER = "// sgemm: TILE_M=8 TILE_N=32 THREADS=256"

@@ -193,6 +193,7 @@ def test_one_document_with_a_row_per_version(machine, capsys, tmp_path):
     assert document["schema"] == "benchmarks/profile/1"
     assert document["command"] == "profile"
     assert document["environment"]["gpu"] == "Fake GPU"
+    assert document["environment"]["checkout"] == environment.commit_of_checkout()
     assert document["environment"]["nsight_compute"] == "2025.3.1.0"
     assert [row["version"] for row in document["rows"]] == ["v0", "cublas"]
     row = document["rows"][0]
