@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import gpu, profile
+from benchmarks import environment, gpu, profile
 from benchmarks.problems import Problem
 
 pytest_plugins = ["fake_gpu"]
