@@ -2,8 +2,8 @@
 // much and finish together.
 //
 // Some tiles are shared: their steps, one tile's after the other's, are dealt out to the blocks in
-// equal runs, and whoever comes last to a tile adds up what the others have left in memory. The
-// other tiles each belong to one block. The host decides how many are shared (Version.plan).
+// equal runs, and of the blocks of a tile the last ones add up what the others have left in memory.
+// The other tiles each belong to one block. The host decides how many are shared (Version.plan).
 #pragma once
 #include "micro_tile.cuh"
 
@@ -80,15 +80,15 @@ struct Shared : MicroTile {
         int block = blockIdx.x; // in whose slot the thread leaves its sums
         for (int apart = 1; apart <= last - first; apart *= FAN_IN) {
             float* its = slot(partials, share, block, first_step);
+            block -= (block - first) % (apart * FAN_IN); // the first of the neighbours
+            const int others = min(FAN_IN - 1, (last - block) / apart);
+            if (others == 0) continue;
             UNROLL
             for (int i = 0; i < MicroTile::ROWS; ++i) {
                 UNROLL
                 for (int j = 0; j < MICRO_N; ++j)
                     its[(i * MICRO_N + j) * MULTIPLIERS] = this->sum[i][j];
             }
-            block -= (block - first) % (apart * FAN_IN); // the first of the neighbours
-            const int others = min(FAN_IN - 1, (last - block) / apart);
-            if (others == 0) continue;
             // They count at the second one, which is the second of no others.
             int* count = &arrivals[(block + apart) * MULTIPLIERS + threadIdx.x];
             __threadfence(); // the sums are there before the arrival

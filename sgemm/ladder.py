@@ -19,7 +19,7 @@ Layout = Literal["row", "column"]
 FLOAT_BYTES = 4
 
 # What it costs blocks to add up a tile that they share, in steps of k that they could multiply
-# meanwhile: each time that a block waits for others' sums, and for each of these. Measured on an
+# meanwhile: each time that sums go to memory and back, and for each block's sums. Measured on an
 # H200. FAN_IN blocks' sums are added at a time, as in kernels/stream_k.cuh.
 SHARING_COST = 40
 COST_OF_A_PART = 15

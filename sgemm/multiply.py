@@ -160,15 +160,19 @@ def _prepare(
             out = arrays["out"] = place.empty((m, n))
             c = _matrix(place, "out", out, out)
         launches = []
-        if m and n:
-            log.debug("%dx%dx%d on %s with %s", m, n, k, place.name, chosen.name)
-            if reads_ab:
-                forms = a_matrix.form, b_matrix.form, c.form
+        if m and n and reads_ab:
+            forms = a_matrix.form, b_matrix.form, c.form
+            found = recipe_for(chosen, *forms, place.multiprocessors)
+            if found.transposed and requested is None:  # then tiles must suit C.T, which is n×m
+                chosen = _choose(None, place, n, m, k)
+                _check_grid(chosen, m, n)
                 found = recipe_for(chosen, *forms, place.multiprocessors)
-                scaled = ab_scale, a_matrix, b_matrix, c_scale, c
-                launches = _multiply(place, found, *scaled, reusable)
-            elif c_scale != 1:
-                launches = [_scale(place, c_scale, c)]
+            log.debug("%dx%dx%d on %s with %s", m, n, k, place.name, chosen.name)
+            scaled = ab_scale, a_matrix, b_matrix, c_scale, c
+            launches = _multiply(place, found, *scaled, reusable)
+        elif m and n and c_scale != 1:
+            log.debug("%dx%dx%d on %s: out is scaled", m, n, k, place.name)
+            launches = [_scale(place, c_scale, c)]
     return Prepared(place, launches, out, (a, b, *arrays.values()))
 
 

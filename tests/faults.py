@@ -161,8 +161,10 @@ PYTHON_FAULTS = (
             ("M and N swapped", "-(-m // self.tile[0]) * -(-n", "-(-n // self.tile[0]) * -(-m"),
             ("float4 whatever the operands", "int(vector and self.float4)", "int(self.float4)"),
             ("float4 never", "int(vector and self.float4)", "0"),
+            ("another tree than the kernels'", "FAN_IN = 8", "FAN_IN = 4"),
+            ("one level of the tree", "while parts > 1:", "if parts > 1:"),
         ),
-        "v0 or v2",
+        "v0 or v2 or add_up",
     ),
     Faults(
         "sgemm/choices.py",

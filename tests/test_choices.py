@@ -217,5 +217,25 @@ def test_a_choice_costs_less_than_five_microseconds(folder):
     assert min(repeat(lambda: choose(*arguments), number=1000, repeat=5)) / 1000 < 5e-6
 
 
+def test_a_product_that_is_transposed_has_the_tiles_of_the_transpose(fake, folder, caplog):
+    """C.T = B.T @ A.T is computed for Fortran's layouts."""
+    wide = CHOICE | {"shape": [32, 256, 64], "tile": [32, 128, 8]}
+    tall = CHOICE | {"shape": [256, 32, 64], "tile": [128, 64, 8]}
+    write(folder, wide, tall, gpu="Fake GPU")
+    shapes = (32, 64), (64, 256), (32, 256)
+    in_c = [fake.ones(shape, np.float32) for shape in shapes]
+    in_fortran = [fake.ones(shape[::-1], np.float32).T for shape in shapes]
+    for (a, b, out), tile in (
+        (in_c, "'TILE_M': 32, 'TILE_N': 128"),
+        (in_fortran, "'TILE_M': 128, 'TILE_N': 64"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, "sgemm"):
+            sgemm.matmul(a, b, out=out)
+        assert tile in caplog.text
+        assert "is copied" not in caplog.text
+        assert (out == 64).all()
+
+
 def test_what_a_gpu_is_called(fake):
     assert Gpu(fake.cuda.Device(1)).gpu_name == "Fake GPU"

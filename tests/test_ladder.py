@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from sgemm import LADDER, ladder
 from sgemm.kernel_files import kernel_path
+from sgemm.matrix import form_of
+from sgemm.recipe import recipe_for
 
 
 def test_names_and_order():
@@ -69,6 +71,36 @@ def test_tiles_are_shared_where_that_ends_sooner():
     split = v7.plan(1024, 1024, 1024, 132)
     assert (split.blocks, split.shared_tiles) == (128, 32)  # four blocks to each tile
     assert v7.plan(128 * 12, 256 * 11, 4096, 132).shared_tiles == 0  # one turn exactly
+
+
+@pytest.mark.parametrize(
+    ("parts", "steps"),
+    [
+        (2, 1 * (40 + 2 * 15)),
+        (8, 1 * (40 + 8 * 15)),
+        (9, (40 + 8 * 15) + (40 + 2 * 15)),
+        (64, 2 * (40 + 8 * 15)),
+        (65, 2 * (40 + 8 * 15) + (40 + 2 * 15)),
+    ],
+)
+def test_what_it_costs_to_add_up_the_parts_of_a_tile(parts, steps):
+    """As the kernels do it: eight at a time, and then eight of those."""
+    v8 = LADDER["v8"]
+    passes = 1000 * parts  # so many that all SMs share
+    plan = v8.plan(1, 1, passes * v8.tile[2], parts)
+    assert (plan.blocks, plan.shared_tiles) == (parts, 1)
+    assert plan.steps == 1000 * v8.tile[2] + steps
+    source = kernel_path("stream_k.cuh").read_text()
+    assert f"FAN_IN = {ladder.FAN_IN};" in source
+
+
+def test_what_blocks_leave_each_other_fits_older_kernels_too():
+    """They counted for each shared tile, of which there can be more than blocks."""
+    v8 = LADDER["v8"]
+    square = form_of(256, 256, 256, 1, 0)
+    recipe = recipe_for(v8, square, square, square, 6)
+    assert recipe.plan.shared_tiles > recipe.plan.blocks
+    assert recipe.arrivals == recipe.plan.shared_tiles * v8.multipliers
 
 
 def test_without_stream_k_each_tile_has_a_block(version):
