@@ -82,7 +82,7 @@ _KINDS = {
 EQUAL, NEAR, UNEXPLAINED = "equal", f"within {TOLERANCE:.0%}", "unexplained"
 ZEROS = "lanes that copy zeros alone take wavefronts that the simulator does not know"
 BUFFERS = "the buffers begin {} bytes into a line of shared memory, in the simulator at its begin"
-UP_TO = 1.25
+UP_TO = 1.15
 """So many times the simulator's copies may take as wavefronts for these two reasons."""
 
 Widths = Mapping[str, set[int]]

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from . import environment, gpu
+from .checkout import LADDER
 from .cublas import Cublas
 from .document import document, print_document
 from .measure import by_version
@@ -69,6 +70,7 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--up-to",
         action="append",
+        choices=list(LADDER),
         metavar="NAME",
         default=[],
         help="measure matmul without the versions after this one too; may be repeated",

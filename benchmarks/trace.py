@@ -41,7 +41,7 @@ class Trace:
     def setup(self, records: Records, version: str, shape: str) -> None:
         require_measured(records[key_of(version, shape)])
 
-    @series(unit="sectors per request", version="1")
+    @series(unit="sectors per request", version="2")
     def track_sectors_per_global_load(self, records: Records, version: str, shape: str) -> float:
         return _figure(records, version, shape, "sectors_per_global_load")
 
@@ -53,13 +53,13 @@ class Trace:
     def track_wavefronts_per_shared_load(self, records: Records, version: str, shape: str) -> float:
         return _figure(records, version, shape, "wavefronts_per_shared_load")
 
-    @series(unit="wavefronts per request", version="1")
+    @series(unit="wavefronts per request", version="2")
     def track_wavefronts_per_shared_store(
         self, records: Records, version: str, shape: str
     ) -> float:
         return _figure(records, version, shape, "wavefronts_per_shared_store")
 
-    @series(unit="bytes", version="1")
+    @series(unit="bytes", version="2")
     def track_bytes(self, records: Records, version: str, shape: str) -> float:
         return _figure(records, version, shape, "bytes")
 

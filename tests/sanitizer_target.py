@@ -29,7 +29,8 @@ from sgemm.kernel_files import kernel_path, read
 from sgemm.ladder import Version
 from sgemm.source import from_file
 
-SHAPES = [(33, 33, 33), (128, 128, 128), (100, 129, 7), (100, 7, 129), (5, 3, 40)]  # M, K, N
+# M, K, N; by the last one blocks of v7 and v8 add up parts of parts.
+SHAPES = [(33, 33, 33), (128, 128, 128), (100, 129, 7), (100, 7, 129), (5, 3, 40), (8, 2048, 8)]
 PLANTED_SHAPE = 20, 36, 72
 
 FOR_ITS_WARP = (

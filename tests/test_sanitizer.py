@@ -28,6 +28,7 @@ from matrices import PLAIN
 from places import SIMULATOR
 from problems import Problem
 from sanitizer_target import (
+    SHAPES,
     compile_planted,
     every_thread_arrives,
     function_name,
@@ -35,7 +36,7 @@ from sanitizer_target import (
 )
 
 import sgemm
-from sgemm import LADDER, simulator
+from sgemm import LADDER, ladder, simulator
 from sgemm.kernel_files import kernel_path, read
 from sgemm.source import from_file
 
@@ -206,6 +207,12 @@ def planted_run(name):
 def assert_clean(run):
     assert run.returncode == 0, what_happened(run)
     assert errors(run.stdout) == 0, what_happened(run)
+
+
+@pytest.mark.parametrize("name", [name for name, version in LADDER.items() if version.stream_k])
+def test_some_blocks_add_up_parts_of_parts_there(name):
+    plans = [LADDER[name].plan(m, n, k, 132) for m, k, n in SHAPES]
+    assert any(plan.blocks > ladder.FAN_IN * plan.shared_tiles > 0 for plan in plans)
 
 
 @on_gpu

@@ -177,13 +177,14 @@ def test_what_holds_for_every_version(version):
     assert one.bytes >= one.compulsory_bytes
     assert one.intensity == 2 * m * n * k / one.bytes
     assert one.total.global_loads.floats >= m * k + k * n
-    for access in (
-        one.total.global_loads,
-        one.total.global_stores,
-        one.total.shared_loads,
-        one.total.shared_stores,
-    ):
-        assert access.units >= access.ideal
+    for counted in (one.total, trace(version, 33, 5, 17).total):  # some lanes copy the same float
+        for access in (
+            counted.global_loads,
+            counted.global_stores,
+            counted.shared_loads,
+            counted.shared_stores,
+        ):
+            assert access.units >= access.ideal
     assert total(one.lines.values()) == one.total
     assert trace(version, *shape) == one  # nothing is drawn
     with simulator.order(7):
@@ -496,12 +497,11 @@ def test_requests_of_lanes_that_skip_some_are_exact_in_unrolled_loops(tmp_path):
     )
     memory = np.zeros(128 + 8, np.float32)
     address = -(-memory.ctypes.data // 32) * 32
-    for unrolled, requests in ((False, 2), (True, 4)):
-        with simulator.counted(unrolled) as launches:
-            arguments = np.uintp(address), np.int32(0b10_01_10_01)
-            simulator.launch(kernel, "skips", {}, 1, 32, arguments)
-        one = total(launches[0].lines.values())
-        assert (one.global_stores.requests, one.global_stores.units) == (requests, 16)
+    with simulator.counted(unrolled=True) as launches:
+        arguments = np.uintp(address), np.int32(0b10_01_10_01)
+        simulator.launch(kernel, "skips", {}, 1, 32, arguments)
+    one = total(launches[0].lines.values())
+    assert (one.global_stores.requests, one.global_stores.units) == (4, 16)
 
 
 def test_each_thread_has_its_own_number_of_sms():

@@ -246,12 +246,13 @@ static unsigned bypassing(const CopyRequest& copy) {
 // to which a line's go, and a copy of any size is one of zeros as well.
 static void count_copy(Count& count, const CopyRequest& copy) {
     const bool by_float4s = copy.floats == 4;
-    uint64_t sectors[LANES];
+    uint64_t sectors[LANES], sources[LANES];
     unsigned reading = 0, writing = 0;
     for (unsigned lane = 0; lane < LANES; ++lane) {
         writing += copy.active >> lane & 1;
         if (!(copy.reading >> lane & 1)) continue;
         const uint64_t from = copy.from[lane], to = copy.to[lane];
+        sources[reading] = from;
         sectors[reading++] = by_float4s ? from / LINE_BYTES << 32 | to % (1u << 30) / SECTOR_BYTES
                                         : from / SECTOR_BYTES;
     }
@@ -259,7 +260,8 @@ static void count_copy(Count& count, const CopyRequest& copy) {
         ++count.requests[GLOBAL_LOAD];
         count.floats[GLOBAL_LOAD] += copy.floats_read;
         count.units[GLOBAL_LOAD] += different(sectors, reading);
-        count.ideal[GLOBAL_LOAD] += (copy.floats_read * 4 + SECTOR_BYTES - 1) / SECTOR_BYTES;
+        const unsigned floats = min(copy.floats_read, different(sources, reading) * copy.floats);
+        count.ideal[GLOBAL_LOAD] += (floats * 4 + SECTOR_BYTES - 1) / SECTOR_BYTES;
     }
     unsigned wavefronts = by_float4s ? bypassing(copy) : passes(copy, 0, LANES);
     if (by_float4s && copy.any_size)
