@@ -236,7 +236,7 @@ PYTHON_FAULTS = (
             ),
             ("AND for OR", "k > 0 and ab_scale != 0", "k > 0 or ab_scale != 0"),
             ("A and B read though alpha is 0", "k > 0 and ab_scale != 0", "k > 0"),
-            ("beta 0 left out", "elif c_scale != 1:", "elif c_scale not in (0, 1):"),
+            ("beta 0 left out", "and c_scale != 1:", "and c_scale not in (0, 1):"),
             ("a guard removed", "if k != k_of_b:", "if k < k_of_b:"),
             ("a guard removed", "out is None and c_scale != 0", "out is None and c_scale > 1"),
             ("a guard removed", "if c.overlaps(operand):", "if c == operand:"),
@@ -247,6 +247,11 @@ PYTHON_FAULTS = (
             ("a limit of 32 bits", "MAX_BLOCKS = 2**31 - 1", "MAX_BLOCKS = 2**32 - 1"),
         ),
         "v0 or v2 or v5 or beta_1 or test_rejections",
+    ),
+    Faults(
+        "sgemm/multiply.py",
+        ("test_choices.py",),
+        (("tiles of C for C.T", "found.transposed and requested is None", "False"),),
     ),
     Faults(
         "sgemm/multiply.py",
