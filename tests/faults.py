@@ -229,11 +229,6 @@ PYTHON_FAULTS = (
             ),
             ("a stale result", "if recipe.copies[-1]:", "if not recipe.copies[-1]:"),
             ("C not copied where beta reads it", "or beta != 0:", "or beta == 0:"),
-            (
-                "a product that is not transposed",
-                "a, b, c = b.transposed(), a.transposed(), c.transposed()",
-                "a, b, c = a.transposed(), b.transposed(), c.transposed()",
-            ),
             ("AND for OR", "k > 0 and ab_scale != 0", "k > 0 or ab_scale != 0"),
             ("A and B read though alpha is 0", "k > 0 and ab_scale != 0", "k > 0"),
             ("beta 0 left out", "and c_scale != 1:", "and c_scale not in (0, 1):"),
@@ -251,7 +246,16 @@ PYTHON_FAULTS = (
     Faults(
         "sgemm/multiply.py",
         ("test_choices.py",),
-        (("tiles of C for C.T", "found.transposed and requested is None", "False"),),
+        (
+            ("tiles of C for C.T", "found.transposed and requested is None", "False"),
+            # Where copies are made as well, it writes beyond them and may hang.
+            (
+                "a product that is not transposed",
+                "a, b, c = b.transposed(), a.transposed(), c.transposed()",
+                "a, b, c = a.transposed(), b.transposed(), c.transposed()",
+            ),
+        ),
+        "transposed",
     ),
     Faults(
         "sgemm/multiply.py",
