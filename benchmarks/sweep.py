@@ -86,14 +86,14 @@ def run(options: argparse.Namespace) -> int:
     device = gpu.find()
     if device is None:
         raise gpu.NoGpuError("there is no GPU, and speed is measured on nothing else")
-    last_versions = _last_versions(options.up_to, device)
+    _require_run(options.up_to, device)
     monitor = gpu.Monitor(device)
     monitor.require_alone(own_processes=0)
     with CudaStream() as stream:
         cublas = Cublas(stream.stream)
         values = random_values(max(map(Operands.floats, problems)))
         rows = [
-            _measure(problem, last_versions, device, cublas, stream, monitor, values)
+            _measure(problem, options.up_to, device, cublas, stream, monitor, values)
             for problem in progress(problems)
         ]
         monitor.require_alone(own_processes=1)
@@ -128,14 +128,13 @@ def _geometric_mean(ratios: Sequence[float]) -> float:
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
-def _last_versions(names: Sequence[str], device: gpu.Gpu) -> Sequence[str]:
-    """These names, of versions which the GPU can run."""
+def _require_run(names: Sequence[str], device: gpu.Gpu) -> None:
+    """Raises ArgumentError for a version that the GPU cannot run."""
     from sgemm.compiler import require_runs_on
     from sgemm.versions import resolve
 
     for name in names:
         require_runs_on(resolve(name), device.arch)
-    return names
 
 
 def _measure(

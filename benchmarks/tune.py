@@ -574,11 +574,11 @@ def _choices(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return []
     best = max(to_the_end, key=lambda row: row["gflops"])
     by_rule = next((row for row in to_the_end if row["by_rule"]), best)
-    found = [best if best["gflops"] > WORTH * by_rule["gflops"] else by_rule]
+    first = best if best["gflops"] > WORTH * by_rule["gflops"] else by_rule
+    found = {first["version"]: first}
     for row in sorted(timed, key=lambda row: row["gflops"], reverse=True):
-        if row["version"] not in (one["version"] for one in found):
-            found.append(row)
-    return found
+        found.setdefault(row["version"], row)
+    return list(found.values())
 
 
 def _print(

@@ -201,7 +201,7 @@ PYTHON_FAULTS = (
             ("the slowest saved", "max(to_the_end, key", "min(to_the_end, key"),
             ("noise saved", "> WORTH * by_rule", "> by_rule"),
             ("what is short saved", 'timed if not row["pruned"]', "timed"),
-            ("a version saved twice", 'row["version"] not in', 'row["gflops"] not in'),
+            ("a version saved twice", 'setdefault(row["version"]', 'setdefault(row["gflops"]'),
             ("a wrong result not told", "if version in contest.wrong:", "if False:"),
             ("matmul's own not timed", "and version != by_rule", ""),
             ("two blocks that wait for each other", ">= DEALS_OUT_REGISTERS", "> (99, 0)"),

@@ -386,6 +386,17 @@ def rows_of(lanes, pitch, floats):
 FLOAT4S, FLOATS = rows_of(32, 0, 4), rows_of(32, 0, 1)
 TO_LONG_ROWS, TO_SHORT_ROWS = (f"lane % 8 * {pitch} + lane / 8 * 4" for pitch in (528, 288))
 
+OF_ZEROS = {
+    (rows_of(4, 1024, 4), rows_of(4, 64, 4)): 8,
+    (rows_of(4, 1024, 4), rows_of(4, 80, 4)): 12,
+    (rows_of(4, 1024, 4), rows_of(4, 96, 4)): 12,
+    (rows_of(2, 1024, 4), rows_of(2, 48, 4)): 20,
+    ("lane * 1024", FLOAT4S): 32,
+    ("lane % 8 * 16", "lane * 128"): 32,
+}
+"""Source and target to the wavefronts by which the H200 counts more for a copy of any size: 4 for
+the others."""
+
 
 # What Nsight Compute 2025.3 counts on an H200 for one warp's copy: l1tex__t_sectors_pipe_lsu_mem_
 # global_op_ld, and smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.
@@ -447,21 +458,8 @@ def test_copies_cost_what_an_h200_counts(
     one = total(launches[0].lines.values())
     assert (one.global_loads.requests, one.shared_stores.requests) == (1, 1)
     assert one.global_loads.units == sectors
-    of_zeros = 0
-    if any_size and width == 4:  # as measured: 4 or 8 rows of the copy, or as many as it has
-        of_zeros = OF_ZEROS.get((source, target), 4)
+    of_zeros = OF_ZEROS.get((source, target), 4) if any_size and width == 4 else 0
     assert one.shared_stores.units == wavefronts + of_zeros
-
-
-OF_ZEROS = {
-    (rows_of(4, 1024, 4), rows_of(4, 64, 4)): 8,
-    (rows_of(4, 1024, 4), rows_of(4, 80, 4)): 12,
-    (rows_of(4, 1024, 4), rows_of(4, 96, 4)): 12,
-    (rows_of(2, 1024, 4), rows_of(2, 48, 4)): 20,
-    ("lane * 1024", FLOAT4S): 32,
-    ("lane % 8 * 16", "lane * 128"): 32,
-}
-"""Source and target to the wavefronts by which the H200 counts more for a copy of any size."""
 
 
 def test_lanes_that_copy_zeros_alone_read_nothing(tmp_path):

@@ -213,6 +213,12 @@ static unsigned passes(const CopyRequest& copy, unsigned first, unsigned last) {
     return most;
 }
 
+// A number for the way from a line of the L1 cache to a part of shared memory.
+inline uint64_t way(uint64_t from, uint64_t to, unsigned part_bytes) {
+    return from / LINE_BYTES << 32 | to % (1u << 30) / part_bytes;
+}
+
+// How many of these values there are if each counts once; those then come first.
 static unsigned different(uint64_t* values, unsigned count) {
     unsigned found = 0;
     for (unsigned i = 0; i < count; ++i) {
@@ -237,7 +243,7 @@ static unsigned bypassing(const CopyRequest& copy) {
             whole |= (copy.reading >> other & 1) && copy.from[other] == (from ^ SECTOR_BYTES / 2) &&
                      copy.to[other] == (to ^ SECTOR_BYTES / 2);
         const uint64_t half = whole ? 2 : from / (SECTOR_BYTES / 2) % 2;
-        kinds[count++] = (from / LINE_BYTES << 32 | to % (1u << 30) / LINE_BYTES) * 4 + half;
+        kinds[count++] = way(from, to, LINE_BYTES) * 4 + half;
     }
     return different(kinds, count);
 }
@@ -253,8 +259,7 @@ static void count_copy(Count& count, const CopyRequest& copy) {
         if (!(copy.reading >> lane & 1)) continue;
         const uint64_t from = copy.from[lane], to = copy.to[lane];
         sources[reading] = from;
-        sectors[reading++] = by_float4s ? from / LINE_BYTES << 32 | to % (1u << 30) / SECTOR_BYTES
-                                        : from / SECTOR_BYTES;
+        sectors[reading++] = by_float4s ? way(from, to, SECTOR_BYTES) : from / SECTOR_BYTES;
     }
     if (reading) {
         ++count.requests[GLOBAL_LOAD];
