@@ -47,7 +47,8 @@ CAP_SECONDS = 0.8  # of timed work
 BLOCK_SECONDS = 0.3  # of timed work, of one sampler before the next one's turn
 BLOCKS = 2  # of each, where samplers take turns in blocks
 
-_CLOCK_TOLERANCE = 1.05  # for the reading that is in the cycles, of short batches too
+_CLOCK_TOLERANCE = 1.05
+_READING_SECONDS = 5e-6  # of cycles that are not in the seconds
 _LOWEST_CLOCK = 0.1  # of the highest: no GPU at work runs slower
 
 
@@ -293,7 +294,8 @@ class Sampler:
         mhz = elapsed.cycles / elapsed.seconds / 1e6
         highest = self._monitor.max_sm_mhz or inf
         lowest = _LOWEST_CLOCK * (self._monitor.max_sm_mhz or 0)
-        if not lowest < mhz <= _CLOCK_TOLERANCE * highest:
+        possible = _CLOCK_TOLERANCE * highest * (1 + _READING_SECONDS / elapsed.seconds)
+        if not lowest < mhz <= possible:
             raise ClockError(
                 f"{elapsed.cycles:.0f} SM cycles in {elapsed.seconds:.6f} s would be a clock of "
                 f"{mhz:.0f} MHz, and this GPU's highest is {highest} MHz"

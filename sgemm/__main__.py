@@ -290,8 +290,8 @@ def _explain(options: argparse.Namespace) -> int:
             return _cannot_tell(options, f"there is no usable GPU, and no --sms: {reason}")
         from .gpu import Gpu
 
-        place = Gpu(cupy.cuda.Device())
-        names, gpu_name, multiprocessors = place.versions, place.gpu_name, place.multiprocessors
+        gpu = Gpu(cupy.cuda.Device()).hardware
+        names, gpu_name, multiprocessors = gpu.versions, gpu.gpu_name, gpu.multiprocessors
     else:
         gpu_name, multiprocessors = "", options.sms
         names = tuple(LADDER) if options.cc is None else names_for(options.cc)

@@ -13,7 +13,7 @@ from .compiler import Compiled, compile_kernel, why_not
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
 from .ladder import Version, names_for
 from .matrix import FLOAT_BYTES
-from .places import Kernel, Launch, is_cupy_array, unreadable
+from .places import Kernel, Launch, cupy_array, unreadable
 
 LEGACY_STREAM = 0
 LEGACY_STREAM_IN_INTERFACES = 1  # where 0 is not allowed
@@ -27,10 +27,14 @@ class _Device:
 
     def __init__(self, device: Any) -> None:
         self._device = device
+        self.name = f"GPU {device.id}"
         digits = device.compute_capability
         self.compute_capability = int(digits[:-1]), int(digits[-1])
         self.versions = names_for(self.compute_capability)
         self.functions: dict[Kernel, Any] = {}
+
+    def runs(self, version: Version) -> bool:
+        return self.compute_capability >= version.min_compute_capability
 
     @cached_property
     def gpu_name(self) -> str:
@@ -53,24 +57,26 @@ class Gpu:
 
     def __init__(self, device: Any, owners_streams: Set[int] = frozenset()) -> None:
         self.context = device
-        self.name = f"GPU {device.id}"
         self._owners_streams = owners_streams
         self._workspaces: list[Any] = []
         self._of_the_graph: list[int] = []  # the addresses of workspaces
         if device.id not in _devices:
             _devices.setdefault(device.id, _Device(device))  # another thread may be as far
-        self._device = _devices[device.id]
+        self.hardware = _devices[device.id]
 
     @classmethod
     def of(cls, objects: dict[str, Any]) -> tuple["Gpu", dict[str, Any]]:
+        cupys = cupy_array()
         arrays, lent = {}, []
         for name, x in objects.items():
-            arrays[name] = array = _as_cupy(name, x)
-            if array is not x:
+            if isinstance(x, cupys):
+                arrays[name] = x
+            else:
+                arrays[name] = _as_cupy(name, x)
                 lent.append(x)
         device = arrays["a"].device
         for name, array in arrays.items():
-            if array.device != device:
+            if array.data.device_id != device.id:
                 raise ArgumentTypeError(
                     f"{name}: lives on GPU {array.device.id} and a on GPU {device.id}; "
                     "all matrices must live on one device"
@@ -81,21 +87,6 @@ class Gpu:
             raise ArgumentError("out: is read-only; pass an array that can be written")
         streams = {stream for x in lent if (stream := _owners_stream(x)) is not None}
         return cls(device, streams), arrays
-
-    @property
-    def gpu_name(self) -> str:
-        return self._device.gpu_name
-
-    @property
-    def multiprocessors(self) -> int:
-        return self._device.multiprocessors
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        return self._device.versions
-
-    def runs(self, version: Version) -> bool:
-        return self._device.compute_capability >= version.min_compute_capability
 
     def check_work(self, m: int, n: int, k: int) -> None:
         """A GPU refuses nothing."""
@@ -148,13 +139,13 @@ class Gpu:
 
     def _function(self, kernel: Kernel) -> Any:
         """The kernel, compiled and loaded on this device at its first use in this process."""
-        functions = self._device.functions
+        functions = self.hardware.functions
         if kernel in functions:
             return functions[kernel]
         with _loading:
             if kernel not in functions:
-                arch = "sm_{}{}".format(*self._device.compute_capability)
-                if cause := why_not(arch, f"{self.name} ({arch})"):
+                arch = "sm_{}{}".format(*self.hardware.compute_capability)
+                if cause := why_not(arch, f"{self.hardware.name} ({arch})"):
                     raise MissingError(cause)
                 compiled = compile_kernel(kernel.source, kernel.defines, arch)
                 function = _load(compiled, kernel.source).get_function(kernel.entry)
@@ -198,15 +189,13 @@ def read_scalar(name: str, x: Any) -> np.ndarray:
             f"{name}: is on a GPU, where it cannot be read while the stream is being captured; "
             "pass a Python number"
         )
-    array = _as_cupy(name, x)
+    array = x if isinstance(x, cupy_array()) else _as_cupy(name, x)
     with array.device:
         return np.asarray(array.get())
 
 
 def _as_cupy(name: str, x: Any) -> Any:
-    """``x`` as a CuPy array over the same memory, ready for the current stream."""
-    if is_cupy_array(x):
-        return x
+    """What is no CuPy array as one over the same memory, ready for the current stream."""
     cupy = _cupy()
     try:
         lent = _WithoutWaiting(x) if cupy.cuda.get_current_stream().is_capturing() else x

@@ -5,10 +5,8 @@ The logger ``sgemm`` tells it at level DEBUG: the version, what is copied and wh
 """
 
 import logging
-import os
 from ctypes import c_float
-from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,9 +16,18 @@ from .choices import choose
 from .errors import ArgumentError, ArgumentTypeError
 from .gpu import Gpu, read_scalar
 from .ladder import Version
-from .matrix import FLOAT4_BYTES, FLOAT_BYTES, Matrix, form_of
-from .places import ACCEPTED, Kernel, Launch, Place, is_on_gpu, offers_gpu_memory
-from .recipe import Recipe, recipe_for
+from .matrix import FLOAT4_BYTES, FLOAT_BYTES, Form, Matrix, form_of
+from .places import (
+    ACCEPTED,
+    Hardware,
+    Kernel,
+    Launch,
+    Place,
+    cupy_array,
+    is_on_gpu,
+    offers_gpu_memory,
+)
+from .recipe import ASSERTIONS, Recipe, recipe_for
 from .simulated import Simulated
 from .versions import oldest, resolve
 
@@ -33,8 +40,16 @@ FLOAT32 = np.dtype(np.float32)
 
 COPY_TILE = 32
 THREADS = 256  # of the copying and the scaling kernel
-COPY = Kernel("copy_strided.cu", "copy_strided", {"TILE": COPY_TILE, "THREADS": THREADS}, THREADS)
-SCALE = Kernel("scale.cu", "scale", {"THREADS": THREADS}, THREADS)
+COPY = Kernel(
+    "copy_strided.cu",
+    "copy_strided",
+    {"TILE": COPY_TILE, "THREADS": THREADS, **ASSERTIONS},
+    THREADS,
+)
+SCALE = Kernel("scale.cu", "scale", {"THREADS": THREADS, **ASSERTIONS}, THREADS)
+
+_NONE = np.uintp(0)  # an address
+_explained = cuda_errors_explained("matmul")
 
 
 class Prepared:
@@ -54,11 +69,14 @@ class Prepared:
         self._kept = kept
 
     def __call__(self) -> Any:
-        with cuda_errors_explained("matmul"), self._place.context:
-            for launch in self._launches:
-                launch()
-            self._place.hand_back()
+        with _explained, self._place.context:
+            self._launch()
         return self.out
+
+    def _launch(self) -> None:
+        for launch in self._launches:
+            launch()
+        self._place.hand_back()
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied and pickled: the launches are bound to addresses."""
@@ -96,8 +114,8 @@ def matmul(
     SimulatorLimitError for a product that would take the simulator too long; OutOfMemoryError (a
     MemoryError) where there is no memory for the result or for a copy.
     """
-    with cuda_errors_explained("matmul"):
-        return _prepare(a, b, out, alpha, beta, version, reusable=False)()
+    with _explained:
+        return _prepare(a, b, out, alpha, beta, version, at_once=True).out
 
 
 def prepare(
@@ -115,8 +133,8 @@ def prepare(
     The arguments are those of ``matmul``, and so are the errors, which are raised here. Without
     ``out`` each call writes the same new array. docs/calling.md has an example.
     """
-    with cuda_errors_explained("matmul"):
-        return _prepare(a, b, out, alpha, beta, version, reusable=True)
+    with _explained:
+        return _prepare(a, b, out, alpha, beta, version, at_once=False)
 
 
 def _prepare(
@@ -126,10 +144,10 @@ def _prepare(
     alpha: float,
     beta: float,
     version: str | Version | None,
-    reusable: bool,
+    at_once: bool,
 ) -> Prepared:
-    """Everything that a product takes before its launches. Unless it is ``reusable`` it can be
-    called once, and its workspaces belong to the graph where one is being captured."""
+    """Everything that a product takes before its launches. ``at_once`` launches them too, for this
+    once: then workspaces belong to the graph where one is being captured."""
     ab_scale = _scalar("alpha", alpha)
     c_scale = _scalar("beta", beta)
     if out is None and c_scale != 0:
@@ -148,32 +166,33 @@ def _prepare(
         if (c.form.rows, c.form.cols) != (m, n):
             raise ArgumentError(f"out: has shape {arrays['out'].shape}; a @ b has {(m, n)}")
         _check_out(c, a_matrix, b_matrix)
-    chosen = _choose(requested, place, m, n, k)
+    hardware = place.hardware
     reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
-    if m and n:
-        if reads_ab:
-            _check_grid(chosen, m, n)
+    multiplies, scales = m and n and reads_ab, m and n and not reads_ab and c_scale != 1
+    c_form = _packed(m, n) if out is None else c.form
+    if multiplies:
+        chosen, recipe = _decide(requested, hardware, a_matrix.form, b_matrix.form, c_form)
+    else:
+        _choose(requested, hardware, m, n, k)
+    if multiplies or scales:
         place.check_work(m, n, k if reads_ab else 0)
 
     with place.context:
         if out is None:
             out = arrays["out"] = place.empty((m, n))
-            c = _matrix(place, "out", out, out)
+            c = Matrix("out", place.address(out), c_form)
         launches = []
-        if m and n and reads_ab:
-            forms = a_matrix.form, b_matrix.form, c.form
-            found = recipe_for(chosen, *forms, place.multiprocessors)
-            if found.transposed and requested is None:  # then tiles must suit C.T, which is n×m
-                chosen = _choose(None, place, n, m, k)
-                _check_grid(chosen, m, n)
-                found = recipe_for(chosen, *forms, place.multiprocessors)
-            log.debug("%dx%dx%d on %s with %s", m, n, k, place.name, chosen.name)
+        if multiplies:
+            log.debug("%dx%dx%d on %s with %s", m, n, k, hardware.name, chosen.name)
             scaled = ab_scale, a_matrix, b_matrix, c_scale, c
-            launches = _multiply(place, found, *scaled, reusable)
-        elif m and n and c_scale != 1:
-            log.debug("%dx%dx%d on %s: out is scaled", m, n, k, place.name)
+            launches = _multiply(place, recipe, *scaled, reusable=not at_once)
+        elif scales:
+            log.debug("%dx%dx%d on %s: out is scaled", m, n, k, hardware.name)
             launches = [_scale(place, c_scale, c)]
-    return Prepared(place, launches, out, (a, b, *arrays.values()))
+        prepared = Prepared(place, launches, out, (a, b, *arrays.values()))
+        if at_once:
+            prepared._launch()
+    return prepared
 
 
 def locate(a: Any, b: Any, out: Any) -> tuple[Place, dict[str, Any]]:
@@ -184,9 +203,10 @@ def locate(a: Any, b: Any, out: Any) -> tuple[Place, dict[str, Any]]:
     if a is None or b is None:
         missing = "a" if a is None else "b"
         raise ArgumentTypeError(f"{missing}: None is not accepted; {ACCEPTED}")
-    on_gpu = is_on_gpu("a", a)
+    cupys = cupy_array()
+    on_gpu = isinstance(a, cupys) or is_on_gpu("a", a)
     for name, x in given.items():
-        if x is not a and is_on_gpu(name, x) != on_gpu:
+        if x is not a and (isinstance(x, cupys) or is_on_gpu(name, x)) != on_gpu:
             where_a, where = ("on a GPU", "in NumPy") if on_gpu else ("in NumPy", "on a GPU")
             raise ArgumentTypeError(
                 f"{name}: lives {where} and a lives {where_a}; all matrices must live in one place"
@@ -208,29 +228,28 @@ def _multiply(
     if recipe.transposed:
         a, b, c = b.transposed(), a.transposed(), c.transposed()
     launches = []
-    addresses = []
-    for matrix, form, why_copied in zip((a, b, c), recipe.forms, recipe.copies, strict=True):
-        address = matrix.address
+    addresses = [a.address, b.address, c.address]
+    for i, why_copied in enumerate(recipe.copies):
         if why_copied:
+            matrix, form = (a, b, c)[i], recipe.forms[i]
             log.debug("%s is copied: %s", matrix.name, why_copied)
-            address = place.workspace(form.floats, reusable)
+            addresses[i] = place.workspace(form.floats, reusable)
             if matrix is not c or beta != 0:
-                launches.append(_copy(place, matrix, Matrix(matrix.name, address, form)))
-        addresses.append(np.uintp(address))
-    at_a, at_b, at_c = addresses
+                launches.append(_copy(place, matrix, Matrix(matrix.name, addresses[i], form)))
+    at_a, at_b, at_c = map(np.uintp, addresses)
     lda, ldb, ldc = recipe.leading
     arguments: tuple[np.generic, ...] = *recipe.sizes, alpha, at_a, lda, at_b, ldb, beta, at_c, ldc
-    if recipe.stream_k:
-        partials = arrivals = 0
+    if recipe.shared_tiles is not None:
+        at_partials = at_arrivals = _NONE
         if recipe.arrivals:
             partials = place.workspace(recipe.partials + recipe.arrivals, reusable)
             arrivals = partials + recipe.partials * FLOAT_BYTES
             launches.append(place.clearing(arrivals, recipe.arrivals))
-        shared_tiles = np.int32(recipe.plan.shared_tiles)
-        arguments += shared_tiles, np.uintp(partials), np.uintp(arrivals)
+            at_partials, at_arrivals = np.uintp(partials), np.uintp(arrivals)
+        arguments += recipe.shared_tiles, at_partials, at_arrivals
     launches.append(_launch_of(place, recipe.kernel, recipe.plan.blocks, arguments))
     if recipe.copies[-1]:
-        launches.append(_copy(place, Matrix(c.name, int(at_c), recipe.forms[-1]), c))
+        launches.append(_copy(place, Matrix(c.name, addresses[-1], recipe.forms[-1]), c))
     return launches
 
 
@@ -252,9 +271,6 @@ def _scale(place: Place, beta: np.float32, c: Matrix) -> Launch:
 def _launch_of(
     place: Place, kernel: Kernel, blocks: int, arguments: tuple[np.generic, ...]
 ) -> Launch:
-    """SGEMM_DEBUG=1 in the environment turns the kernel's device-side assertions on."""
-    if os.environ.get("SGEMM_DEBUG") == "1":
-        kernel = _with_assertions(kernel)
     log.debug(
         "%s: %d blocks of %d threads, compiled with %s",
         kernel.source,
@@ -263,11 +279,6 @@ def _launch_of(
         kernel.defines,
     )
     return place.launch_of(kernel, blocks, arguments)
-
-
-@cache
-def _with_assertions(kernel: Kernel) -> Kernel:
-    return replace(kernel, defines={**kernel.defines, "SGEMM_DEBUG": 1})
 
 
 def _int32(*values: int) -> tuple[np.int32, ...]:
@@ -320,26 +331,37 @@ def _matrix(place: Place, name: str, given: Any, array: Any) -> Matrix:
             f"{name}: dtype {array.dtype} is not accepted; the kernels compute in float32: "
             f"pass {name}.{cast}"
         )
-    if array.ndim != 2:
-        raise ArgumentError(f"{name}: has {array.ndim} dimensions; matmul takes 2-D matrices")
-    (rows, cols), (row_stride, col_stride) = array.shape, array.strides
+    address = place.address(array)
+    form = _form(name, array.shape, array.strides, address % FLOAT4_BYTES)
+    return Matrix(name, address, form)
+
+
+@lru_cache(4096)
+def _form(name: str, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Form:
+    """The form of an array with such strides, in bytes, so many bytes after a 16-byte boundary."""
+    if len(shape) != 2:
+        raise ArgumentError(f"{name}: has {len(shape)} dimensions; matmul takes 2-D matrices")
+    (rows, cols), (row_stride, col_stride) = shape, strides
     if rows > MAX_DIMENSION or cols > MAX_DIMENSION:
-        raise ArgumentError(f"{name}: has shape {array.shape}; a dimension holds {MAX_DIMENSION}")
+        raise ArgumentError(f"{name}: has shape {shape}; a dimension holds {MAX_DIMENSION}")
     if (row_stride % FLOAT_BYTES and rows > 1 and cols) or (
         col_stride % FLOAT_BYTES and cols > 1 and rows
     ):
         raise ArgumentError(
-            f"{name}: its strides {array.strides} are not multiples of {FLOAT_BYTES} bytes; "
+            f"{name}: its strides {strides} are not multiples of {FLOAT_BYTES} bytes; "
             f"pass {name}.copy()"
         )
-    address = place.address(array)
-    if address % FLOAT_BYTES and rows and cols:
+    if offset % FLOAT_BYTES and rows and cols:
         raise ArgumentError(
-            f"{name}: its address {address:#x} is not a multiple of {FLOAT_BYTES} bytes; "
-            f"pass {name}.copy()"
+            f"{name}: its address is not a multiple of {FLOAT_BYTES} bytes; pass {name}.copy()"
         )
-    strides = row_stride // FLOAT_BYTES, col_stride // FLOAT_BYTES
-    return Matrix(name, address, form_of(rows, cols, *strides, address % FLOAT4_BYTES))
+    return form_of(rows, cols, row_stride // FLOAT_BYTES, col_stride // FLOAT_BYTES, offset)
+
+
+@lru_cache(4096)
+def _packed(rows: int, cols: int) -> Form:
+    """The form of a new array in C's order."""
+    return form_of(rows, cols, cols, 1)
 
 
 def _check_out(c: Matrix, *operands: Matrix) -> None:
@@ -350,15 +372,33 @@ def _check_out(c: Matrix, *operands: Matrix) -> None:
             raise ArgumentError(f"out: overlaps {operand.name}; pass a matrix of its own")
 
 
-def _choose(requested: Version | None, place: Place, m: int, n: int, k: int) -> Version:
+@lru_cache(4096)
+def _decide(
+    requested: Version | None, hardware: Hardware, a: Form, b: Form, c: Form
+) -> tuple[Version, Recipe]:
+    """The version for a product of such matrices, and how it computes it."""
+    m, n, k = c.rows, c.cols, a.cols
+
+    def by(version: Version) -> tuple[Version, Recipe]:
+        _check_grid(version, m, n)
+        return version, recipe_for(version, a, b, c, hardware.multiprocessors)
+
+    chosen, recipe = by(_choose(requested, hardware, m, n, k))
+    if recipe.transposed and requested is None:  # then tiles must suit C.T, which is n×m
+        chosen, recipe = by(_choose(None, hardware, n, m, k))
+    return chosen, recipe
+
+
+def _choose(requested: Version | None, hardware: Hardware, m: int, n: int, k: int) -> Version:
     """The version asked for, or the one of the ladder that should be the fastest here."""
-    if requested is None and place.versions:
-        return choose(place.versions, m, n, k, place.gpu_name, place.multiprocessors)
+    if requested is None and hardware.versions:
+        names, gpu_name, sms = hardware.versions, hardware.gpu_name, hardware.multiprocessors
+        return choose(names, m, n, k, gpu_name, sms)
     chosen = requested or oldest()
-    if not place.runs(chosen):
+    if not hardware.runs(chosen):
         needed = "{}.{}".format(*chosen.min_compute_capability)
         raise ArgumentError(
-            f"version: {chosen.name} needs compute capability {needed}; {place.name} has less"
+            f"version: {chosen.name} needs compute capability {needed}; {hardware.name} has less"
         )
     return chosen
 

@@ -33,12 +33,15 @@ class Kernel:
     dynamic_shared_bytes: int = 0
 
 
-class Place(Protocol):
-    """What one product needs of the place where it runs. It keeps the product's workspaces."""
+class Hardware(Protocol):
+    """What decides how products are computed on a GPU, or in the simulator. There is one object of
+    each, so what depends on it alone is found by identity."""
 
-    name: str
-    context: AbstractContextManager[Any]
-    """Within it the methods below that allocate or launch are called."""
+    def __hash__(self) -> int: ...
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
 
     @property
     def gpu_name(self) -> str:
@@ -50,10 +53,21 @@ class Place(Protocol):
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The names of those of the ladder that can run here."""
+        """The names of those of the ladder that can run on it."""
 
     def runs(self, version: Version) -> bool:
-        """Whether the version's kernel can run here."""
+        """Whether the version's kernel can run on it."""
+
+
+class Place(Protocol):
+    """What one product needs of the place where it runs. It keeps the product's workspaces."""
+
+    context: AbstractContextManager[Any]
+    """Within it the methods below that allocate or launch are called."""
+
+    @property
+    def hardware(self) -> Hardware:
+        """Where it runs."""
 
     def check_work(self, m: int, n: int, k: int) -> None:
         """Refuse a product that would take far too long here."""
@@ -94,14 +108,13 @@ def unreadable(name: str, x: Any, error: Exception) -> ArgumentTypeError:
     return ArgumentTypeError(f"{name}: {type(x).__name__} is not readable: {said}")
 
 
-def is_cupy_array(x: Any) -> bool:
-    """Without importing CuPy, and without asking ``x``, which takes microseconds."""
-    return isinstance(x, getattr(sys.modules.get("cupy"), "ndarray", ()))
+def cupy_array() -> Any:
+    """The type of CuPy's arrays, or what no object is an instance of: CuPy is not imported here."""
+    return getattr(sys.modules.get("cupy"), "ndarray", ())
 
 
 def is_on_gpu(name: str, x: Any) -> bool:
-    if is_cupy_array(x):
-        return True
+    """Where an object lives that is no CuPy array."""
     if issubclass(type(x), np.ndarray):  # isinstance() would let a proxy of one pass
         return False
     if not offers_gpu_memory(name, x):

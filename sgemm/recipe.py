@@ -3,6 +3,7 @@
 It is found once for these forms and kept; each call fills in addresses and scales.
 """
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,15 +20,19 @@ from .places import Kernel
 ALIGNED_COPY_MIN_K = 256
 ALIGNED_COPY_MIN_M = 1536
 
+# With SGEMM_DEBUG=1 in the environment the kernels' device-side assertions are compiled.
+ASSERTIONS = {"SGEMM_DEBUG": 1} if os.environ.get("SGEMM_DEBUG") == "1" else {}
+
 
 @dataclass(frozen=True)
 class Recipe:
     """``transposed`` says that C.T = B.T @ A.T is computed; A, B and C are those of that product.
 
     ``forms`` are those of A, B and C as the kernel takes them, ``copies`` says why each is copied
-    ("": it is taken as it is). ``sizes`` and ``leading`` are arguments of the kernel: M, N and K;
-    the leading dimensions of A, B and C. The blocks of a stream-K kernel leave each other
-    ``partials`` floats and ``arrivals`` counts, which start at 0.
+    ("": it is taken as it is). ``sizes``, ``leading`` and ``shared_tiles`` are arguments of the
+    kernel: M, N and K; the leading dimensions of A, B and C; and for a stream-K kernel, whose
+    blocks leave each other ``partials`` floats and ``arrivals`` counts, which start at 0, how many
+    tiles they share.
     """
 
     transposed: bool
@@ -37,7 +42,7 @@ class Recipe:
     plan: Plan
     sizes: tuple[np.int32, np.int32, np.int32]
     leading: tuple[np.int64, np.int64, np.int64]
-    stream_k: bool
+    shared_tiles: np.int32 | None
     partials: int
     arrivals: int
 
@@ -72,7 +77,7 @@ def recipe_for(version: Version, a: Form, b: Form, c: Form, multiprocessors: int
             np.int64(b.leading_dimension(version.b_layout)),
             np.int64(c.leading_dimension("row")),
         ),
-        version.stream_k,
+        np.int32(shared) if version.stream_k else None,
         # For each block two slots of a tile, and a count for each micro-tile. The kernels of older
         # commits, which the benchmarks trace, count for each shared tile.
         2 * plan.blocks * version.tile[0] * version.tile[1] if shared else 0,
@@ -82,7 +87,7 @@ def recipe_for(version: Version, a: Form, b: Form, c: Form, multiprocessors: int
 
 @lru_cache(None)  # a GPU keeps what it has loaded
 def _kernel(version: Version, float4: bool) -> Kernel:
-    defines = version.defines(float4)
+    defines = {**version.defines(float4), **ASSERTIONS}
     return Kernel(version.source, "sgemm", defines, version.threads, version.dynamic_shared_bytes)
 
 

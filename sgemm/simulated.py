@@ -5,7 +5,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from math import nan
 from typing import Any
 
@@ -30,13 +31,26 @@ SMS = 6  # few, so that small products have tiles to share
 _sms: ContextVar[int] = ContextVar("sms", default=SMS)
 
 
+@dataclass(frozen=True, eq=False)
+class SimulatedGpu:
+    """The GPU that the simulator is: it runs every version, on so many SMs."""
+
+    multiprocessors: int
+    name = "the simulator"
+    gpu_name = ""
+    versions = tuple(LADDER)
+
+    def runs(self, version: Version) -> bool:
+        return True
+
+
+_gpu_with = cache(SimulatedGpu)
+
+
 class Simulated:
     """The simulator as the place where a product runs."""
 
-    name = "the simulator"
     context: AbstractContextManager[Any] = nullcontext()
-    gpu_name = ""
-    versions = tuple(LADDER)
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> tuple["Simulated", dict[str, np.ndarray]]:
@@ -58,11 +72,8 @@ class Simulated:
         self._results: dict[int, Operand] = {}  # of kernels, by address
 
     @property
-    def multiprocessors(self) -> int:
-        return _sms.get()
-
-    def runs(self, version: Version) -> bool:
-        return True
+    def hardware(self) -> SimulatedGpu:
+        return _gpu_with(_sms.get())
 
     def check_work(self, m: int, n: int, k: int) -> None:
         limit = _limit_seconds()

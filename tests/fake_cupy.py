@@ -59,7 +59,7 @@ class ndarray(np.ndarray):  # noqa: N801 - its name in CuPy
 
     @property
     def data(self):
-        return SimpleNamespace(ptr=self.ctypes.data)
+        return SimpleNamespace(ptr=self.ctypes.data, device_id=self.number)
 
     @property
     def __cuda_array_interface__(self):

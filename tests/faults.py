@@ -231,13 +231,13 @@ PYTHON_FAULTS = (
             ("C not copied where beta reads it", "or beta != 0:", "or beta == 0:"),
             ("AND for OR", "k > 0 and ab_scale != 0", "k > 0 or ab_scale != 0"),
             ("A and B read though alpha is 0", "k > 0 and ab_scale != 0", "k > 0"),
-            ("beta 0 left out", "and c_scale != 1:", "and c_scale not in (0, 1):"),
+            ("beta 0 left out", "reads_ab and c_scale != 1", "reads_ab and c_scale not in (0, 1)"),
             ("a guard removed", "if k != k_of_b:", "if k < k_of_b:"),
             ("a guard removed", "out is None and c_scale != 0", "out is None and c_scale > 1"),
             ("a guard removed", "if c.overlaps(operand):", "if c == operand:"),
             ("a guard removed", "if c.form.repeats_an_element:", "if not c:"),
             ("a guard removed", "if array.dtype != FLOAT32:", "if array.dtype == bool:"),
-            ("a guard removed", "if address % FLOAT_BYTES and", "if address % 2 and"),
+            ("a guard removed", "if offset % FLOAT_BYTES and", "if offset % 2 and"),
             ("a limit of 64 bits", "MAX_DIMENSION = 2**31 - 1", "MAX_DIMENSION = 2**63 - 1"),
             ("a limit of 32 bits", "MAX_BLOCKS = 2**31 - 1", "MAX_BLOCKS = 2**32 - 1"),
         ),
@@ -247,7 +247,7 @@ PYTHON_FAULTS = (
         "sgemm/multiply.py",
         ("test_choices.py",),
         (
-            ("tiles of C for C.T", "found.transposed and requested is None", "False"),
+            ("tiles of C for C.T", "recipe.transposed and requested is None", "False"),
             # Where copies are made as well, it writes beyond them and may hang.
             (
                 "a product that is not transposed",
@@ -267,8 +267,8 @@ PYTHON_FAULTS = (
                 "pass",
             ),
             ("matrices not kept", "(a, b, *arrays.values())", "()"),
-            ("a graph's workspaces for all graphs", "reusable=True)", "reusable=False)"),
-            ("the streams of owners forgotten", "            self._place.hand_back()\n", ""),
+            ("a graph's workspaces for all graphs", "reusable=not at_once", "reusable=False"),
+            ("the streams of owners forgotten", "        self._place.hand_back()\n", ""),
         ),
     ),
     Faults(

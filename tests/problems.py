@@ -14,6 +14,7 @@ from places import Place
 
 import sgemm
 from sgemm import Version, ladder, residual
+from sgemm import multiply as multiply_module
 from sgemm.recipe import ALIGNED_COPY_MIN_K, recipe_for
 
 LARGEST_RANDOM = 70
@@ -130,9 +131,14 @@ SHARING = {
 def sharing(when: str) -> Iterator[None]:
     """Share tiles at such costs within the context."""
     with mock.patch.dict(vars(ladder), SHARING[when]):
-        recipe_for.cache_clear()
+        _forget_recipes()
         yield
-    recipe_for.cache_clear()
+    _forget_recipes()
+
+
+def _forget_recipes() -> None:
+    for found_before in (multiply_module._decide, recipe_for):
+        found_before.cache_clear()
 
 
 def multiply(problem: Problem, version: Version, place: Place) -> Product:

@@ -11,10 +11,10 @@ from fake_cupy import fake
 
 import sgemm
 from benchmarks import tune
-from sgemm import LADDER, ArgumentError, choices, ladder
+from sgemm import LADDER, ArgumentError, choices, ladder, multiply
 from sgemm.choices import SCHEMA, WITHIN, choose
 from sgemm.gpu import Gpu
-from sgemm.simulated import Simulated
+from sgemm.simulated import SimulatedGpu
 
 __all__ = ["fake"]  # the fixture
 
@@ -195,7 +195,8 @@ def test_a_folder_that_is_none(monkeypatch, tmp_path):
 
 
 def test_matmul_takes_the_choice(folder, monkeypatch, caplog):
-    monkeypatch.setattr(Simulated, "gpu_name", GPU)
+    monkeypatch.setattr(SimulatedGpu, "gpu_name", GPU)
+    multiply._decide.cache_clear()
     write(folder, CHOICE | {"shape": [70, 70, 70]})
     a = np.random.default_rng(0).integers(-8, 8, (70, 70)).astype(np.float32)
     with caplog.at_level(logging.DEBUG, "sgemm"):
@@ -238,4 +239,4 @@ def test_a_product_that_is_transposed_has_the_tiles_of_the_transpose(fake, folde
 
 
 def test_what_a_gpu_is_called(fake):
-    assert Gpu(fake.cuda.Device(1)).gpu_name == "Fake GPU"
+    assert Gpu(fake.cuda.Device(1)).hardware.gpu_name == "Fake GPU"

@@ -331,7 +331,7 @@ def test_every_version_runs_on_this_device(version):
     from sgemm.gpu import Gpu
 
     cupy = pytest.importorskip("cupy")
-    assert Gpu(cupy.cuda.Device()).runs(version)
+    assert Gpu(cupy.cuda.Device()).hardware.runs(version)
 
 
 @case("1.41")

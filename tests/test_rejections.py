@@ -316,8 +316,14 @@ def test_arrays_that_cannot_be_exported(rejects, error):
 
 @pytest.mark.parametrize("version", [None, "v0"])
 def test_a_place_that_runs_no_version(monkeypatch, rejects, place, version):
-    monkeypatch.setattr(place.backend, "versions", ())
-    monkeypatch.setattr(place.backend, "runs", lambda place, version: False)
+    class TooOld:
+        name, versions = "a GPU", ()
+
+        def runs(self, version):
+            return False
+
+    hardware = property(lambda place: TooOld(), lambda place, found: None)
+    monkeypatch.setattr(place.backend, "hardware", hardware, raising=False)
     rejects(ValueError, "version", "compute capability 7.5", version=version)
 
 

@@ -350,6 +350,12 @@ class TestCycles:
         with pytest.raises(clock.ClockError, match=rf"would be a clock of {mhz} MHz.*1980 MHz"):
             sampler.sample()
 
+    def test_of_a_short_batch_may_hold_a_reading(self, monkeypatch):
+        monkeypatch.setattr(timing, "BATCH_SECONDS", 5e-5)
+        sampler = prepared(Device(lambda i: 5e-5))
+        sampler._stream.mhz = 2100
+        assert sampler.sample().cycles == pytest.approx(5e-5 * 2100e6)
+
     def test_need_no_highest_clock(self):
         """Some GPUs do not report it."""
         device = Device(lambda i: 0.001, mhz=3000)

@@ -505,6 +505,6 @@ def test_requests_of_lanes_that_skip_some_are_exact_in_unrolled_loops(tmp_path):
 def test_each_thread_has_its_own_number_of_sms():
     """Whoever traces for a GPU changes nothing for others."""
     with simulated_sms(2), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: Simulated().multiprocessors).result() == SMS
-        assert Simulated().multiprocessors == 2
-    assert Simulated().multiprocessors == SMS
+        assert pool.submit(lambda: Simulated().hardware.multiprocessors).result() == SMS
+        assert Simulated().hardware.multiprocessors == 2
+    assert Simulated().hardware.multiprocessors == SMS
