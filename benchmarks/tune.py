@@ -197,6 +197,7 @@ def _time(
             for problem in problems
         }
         versions = _versions(options.version, target.arch)
+        names_tried = [version.name for version in versions]
         with ThreadPoolExecutor(1) as meanwhile:
             candidates = meanwhile.submit(_candidates, versions, target.arch, by_rule.values())
             values = random_values(max(map(Operands.floats, [SMALL, *problems])))
@@ -206,7 +207,8 @@ def _time(
             of_problem = _rows(tried, problem, target, by_rule[problem])
             now = monotonic()
             until = now + (deadline - now) / (len(problems) - position)
-            _hold(Contest(problem, by_rule[problem], stream, monitor, values), of_problem, until)
+            contest = Contest(problem, names_tried, by_rule[problem], stream, monitor, values)
+            _hold(contest, of_problem, until)
             cupy.get_default_memory_pool().free_all_blocks()  # the next one needs other sizes
             monitor.require_alone(own_processes=1)
             rows += of_problem.values()
@@ -433,14 +435,17 @@ def predicted_seconds(version: Any, limit: Any, problem: Problem, target: Any) -
 
 
 class Contest:
-    """The candidates that are timed at a ``problem``. ``seconds`` are those of each one's short
-    sample, unless its first result is wrong, ``wrong`` says what is wrong with which. Of the
-    samplers only those of the fastest stay, and that of ``by_rule``: each has a result in memory.
+    """The candidates that are timed at a ``problem``: of the versions whose names are ``tried``,
+    and beside them ``by_rule``, with which they need not keep up. ``seconds`` are those of each
+    one's short sample, unless its first result is wrong, ``wrong`` says what is wrong with which.
+    Of the samplers only those of the fastest stay, and that of ``by_rule``: each has a result in
+    memory.
     """
 
     def __init__(
         self,
         problem: Problem,
+        tried: Iterable[str],
         by_rule: Any,
         stream: CudaStream,
         monitor: gpu.Monitor,
@@ -449,6 +454,7 @@ class Contest:
         self.seconds: dict[Any, float] = {}
         self.wrong: dict[Any, str] = {}
         self.problem = problem
+        self._tried = set(tried)
         self._by_rule = by_rule
         self._stream = stream
         self._monitor = monitor
@@ -472,9 +478,11 @@ class Contest:
 
     def fastest(self, within: float) -> list[Any]:
         """The fastest so far, and those that are slower by that factor at most, in that order."""
-        most = within * min(self.seconds.values(), default=inf)
-        found = [version for version, seconds in self.seconds.items() if seconds <= most]
-        return sorted(found, key=lambda version: self.seconds[version])
+        seconds = {one: taken for one, taken in self.seconds.items() if one.name in self._tried}
+        most = within * min(seconds.values(), default=inf)
+        return sorted(
+            (one for one in seconds if seconds[one] <= most), key=lambda one: seconds[one]
+        )
 
     def finalists(self) -> list[Any]:
         """Those that are to be timed to the end."""

@@ -345,6 +345,15 @@ def test_what_matmul_takes_by_its_rule_is_always_timed(few, fake_gpu, capsys, mo
     assert timed["tile"] == list(LADDER[timed["version"]].tile)
 
 
+def test_tiles_contend_with_those_of_the_versions_that_are_tried():
+    """However much faster another version is that matmul takes by its rule."""
+    by_rule, first, second = LADDER["v7"], LADDER["v3"], replace(LADDER["v3"], blocks_per_sm=1)
+    contest = tune.Contest(Problem(65, 66, 20), ["v3"], by_rule, None, None, None)
+    contest.seconds = {by_rule: 1.0, second: 2.01, first: 2.0}
+    assert contest.fastest(within=1.02) == [first, second]
+    assert contest.finalists() == [by_rule, first, second]
+
+
 def test_a_version_that_matmul_does_not_choose_from_is_timed(fake_gpu, capsys, monkeypatch):
     monkeypatch.setattr(tune, "TILES_OF_THREADS", ((32, 32),))
     monkeypatch.setattr(tune, "STAGES", (2,))
