@@ -55,7 +55,7 @@ class Limits:
 
 
 LIMITS = Limits(relevant=0.004, visible=0.01, precise=0.0025, between_processes=0.0007)
-SHORT_LAUNCH_LIMITS = Limits(relevant=0.02, visible=0.05, precise=0.0125, between_processes=0.004)
+SHORT_LAUNCH_LIMITS = Limits(relevant=0.008, visible=0.02, precise=0.005, between_processes=0.002)
 
 
 class Verdict(Enum):

@@ -1,10 +1,7 @@
 """Every version, and kernels with planted faults, under compute-sanitizer, which sees what a right
 result hides. Of the faults that the simulator finds, it must see those that it can.
 
-What it sees was measured on an H200, with compute-sanitizer of CUDA 13.0. Not measured yet: that
-the kernels without a fault are clean, and three faults in the form that they have now. "reads A
-without asking for its end" was in a kernel that then never ended; those that arrive too early were
-reported where one lane arrives for its warp, which racecheck may report without a fault too.
+What it sees was measured on an H200, with compute-sanitizer of CUDA 13.0.
 """
 
 import os

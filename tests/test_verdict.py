@@ -265,10 +265,10 @@ def test_a_gap_below_what_counts_is_no_alarm():
 
 
 def test_launches_of_microseconds_have_limits_of_their_own():
-    assert SHORT_LAUNCH_LIMITS.relevant > 0.01 > LIMITS.relevant
-    short = compare(steady(*[1e-5] * 8), steady(*[1.01e-5] * 8), 42)
+    assert SHORT_LAUNCH_LIMITS.relevant > 0.006 > LIMITS.relevant
+    short = compare(steady(*[1e-5] * 8), steady(*[1.006e-5] * 8), 42)
     assert short.verdict is Verdict.SAME
-    assert compare(steady(*[1e-3] * 8), steady(*[1.01e-3] * 8), 42).verdict is Verdict.SLOWER
+    assert compare(steady(*[1e-3] * 8), steady(*[1.006e-3] * 8), 42).verdict is Verdict.SLOWER
 
 
 def test_trimmed_mean():
