@@ -67,12 +67,10 @@ class Gpu:
     @classmethod
     def of(cls, objects: dict[str, Any]) -> tuple["Gpu", dict[str, Any]]:
         cupys = cupy_array()
-        arrays, lent = {}, []
+        arrays, lent = objects, []
         for name, x in objects.items():
-            if isinstance(x, cupys):
-                arrays[name] = x
-            else:
-                arrays[name] = _as_cupy(name, x)
+            if not isinstance(x, cupys):
+                arrays = arrays | {name: _as_cupy(name, x)}
                 lent.append(x)
         device = arrays["a"].device
         for name, array in arrays.items():

@@ -184,12 +184,12 @@ def _prepare(
         launches = []
         if multiplies:
             log.debug("%dx%dx%d on %s with %s", m, n, k, hardware.name, chosen.name)
-            scaled = ab_scale, a_matrix, b_matrix, c_scale, c
-            launches = _multiply(place, recipe, *scaled, reusable=not at_once)
+            matrices = ab_scale, a_matrix, b_matrix, c_scale, c
+            launches = _multiply(place, recipe, *matrices, reusable=not at_once)
         elif scales:
             log.debug("%dx%dx%d on %s: out is scaled", m, n, k, hardware.name)
             launches = [_scale(place, c_scale, c)]
-        prepared = Prepared(place, launches, out, (a, b, *arrays.values()))
+        prepared = Prepared(place, launches, out, (a, b, arrays))
         if at_once:
             prepared._launch()
     return prepared
@@ -293,21 +293,23 @@ def _pointer(matrix: Matrix) -> tuple[np.generic, ...]:
 
 def _scalar(name: str, value: Any) -> np.float32:
     """``value`` rounded to float32; beyond its range that is inf."""
-    if type(value) not in (float, int) and getattr(value, "ndim", 0) == 0:
+    number = value if type(value) is float else _float(name, value)
+    return np.float32(c_float(number).value)  # NumPy alone would warn of an overflow
+
+
+def _float(name: str, value: Any) -> float:
+    if type(value) is not int and getattr(value, "ndim", 0) == 0:
         value = read_scalar(name, value) if offers_gpu_memory(name, value) else value
     try:
-        number = _real_number(value)
+        return _real_number(value)
     except Exception as error:  # other libraries' scalars have errors of their own
         kind = type(value).__name__
         if isinstance(value, np.ndarray):
             kind += f" of {value.dtype} and shape {value.shape}"
         raise ArgumentTypeError(f"{name}: expected a real number, found {kind}") from error
-    return np.float32(c_float(number).value)  # NumPy alone would warn of an overflow
 
 
 def _real_number(value: Any) -> float:
-    if type(value) is float:
-        return value
     if isinstance(value, str | bytes | bytearray | np.ma.MaskedArray):  # float() takes them
         raise TypeError
     if getattr(value, "ndim", 0) != 0 or "complex" in str(getattr(value, "dtype", "")):

@@ -266,7 +266,7 @@ PYTHON_FAULTS = (
                 "launches.append(place.clearing(arrivals, recipe.arrivals))",
                 "pass",
             ),
-            ("matrices not kept", "(a, b, *arrays.values())", "()"),
+            ("matrices not kept", "(a, b, arrays)", "()"),
             ("a graph's workspaces for all graphs", "reusable=not at_once", "reusable=False"),
             ("the streams of owners forgotten", "        self._place.hand_back()\n", ""),
         ),
