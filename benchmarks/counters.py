@@ -107,15 +107,17 @@ def add_parser(commands: Any) -> None:
     )
     command.add_argument(
         "--version",
-        action="append",
+        action="extend",
+        nargs="+",
         choices=list(LADDER),
-        help="count this one only; may be repeated (default: all that the GPU runs)",
+        help="count these only (default: all that the GPU runs)",
     )
     command.add_argument(
         "--problem",
-        action="append",
+        action="extend",
+        nargs="+",
         metavar="MxNxK",
-        help=f"may be repeated (default: {', '.join(PROBLEMS)})",
+        help=f"such as 200x300x520 (default: {', '.join(PROBLEMS)})",
     )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 

@@ -114,9 +114,10 @@ def add_parser(commands: Any) -> None:
     )
     command.add_argument(
         "--version",
-        action="append",
+        action="extend",
+        nargs="+",
         choices=SUBJECTS,
-        help="profile this one only; may be repeated (default: the ladder and cuBLAS)",
+        help="profile these only (default: the ladder and cuBLAS)",
     )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 

@@ -63,17 +63,19 @@ def add_parser(commands: Any) -> None:
     )
     command.add_argument(
         "--problem",
-        action="append",
+        action="extend",
+        nargs="+",
         metavar="MxNxK",
-        help=f"a shape, or a problem of the suite; may be repeated (default: {len(PROBLEMS)})",
+        help=f"shapes, or problems of the suite (default: {len(PROBLEMS)})",
     )
     command.add_argument(
         "--up-to",
-        action="append",
+        action="extend",
+        nargs="+",
         choices=list(LADDER),
         metavar="NAME",
         default=[],
-        help="measure matmul without the versions after this one too; may be repeated",
+        help="measure matmul without the versions after each of these too",
     )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 

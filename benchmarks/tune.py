@@ -84,16 +84,17 @@ def add_parser(commands: Any) -> None:
     )
     command.add_argument(
         "--version",
-        action="append",
+        action="extend",
+        nargs="+",
         metavar="NAME",
-        help="may be repeated (default: those that matmul chooses from)",
+        help="what to try (default: those that matmul chooses from)",
     )
     command.add_argument(
         "--problem",
-        action="append",
+        action="extend",
+        nargs="+",
         metavar="MxNxK",
-        help="a shape, or a problem of the suite; may be repeated (default: "
-        f"{next(iter(PROBLEMS))})",
+        help=f"shapes, or problems of the suite (default: {next(iter(PROBLEMS))})",
     )
     command.add_argument(
         "--sweep",

@@ -51,9 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         "check", help="check that kernels are right, on a GPU or else in the simulator"
     )
     check.set_defaults(run=_check)
-    repeatable: dict[str, Any] = {"action": "append", "default": []}
-    _add_kernels(check, repeatable)
-    check.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **repeatable)
+    several: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
+    _add_kernels(check, several)
+    check.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **several)
     check.add_argument(
         "--seed", type=_seed, default=0, help="of the operands and the simulator's thread order"
     )
@@ -67,16 +67,16 @@ def _parser() -> argparse.ArgumentParser:
         "inspect", help="what the compiler made of kernels: registers, occupancy, instructions"
     )
     inspect.set_defaults(run=_inspect)
-    _add_kernels(inspect, repeatable)
-    inspect.add_argument("--arch", metavar="ARCH", help="such as sm_90", **repeatable)
+    _add_kernels(inspect, several)
+    inspect.add_argument("--arch", metavar="ARCH", help="such as sm_90", **several)
     inspect.add_argument("--loop", action="store_true", help="show the main loop, annotated")
 
     trace = commands.add_parser(
         "trace", help="what kernels ask of memory, counted in the simulator"
     )
     trace.set_defaults(run=_trace)
-    _add_kernels(trace, repeatable)
-    trace.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **repeatable)
+    _add_kernels(trace, several)
+    trace.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **several)
 
     explain = commands.add_parser(
         "explain", help="which version matmul takes for a shape, and what each would do"
@@ -101,11 +101,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_kernels(command: argparse.ArgumentParser, repeatable: dict[str, Any]) -> None:
+def _add_kernels(command: argparse.ArgumentParser, several: dict[str, Any]) -> None:
     """The options by which a command is told its kernels."""
-    command.add_argument("--version", metavar="NAME", help="a version of the ladder", **repeatable)
+    command.add_argument("--version", metavar="NAME", help="a version of the ladder", **several)
     command.add_argument(
-        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **repeatable
+        "--source", metavar="FILE", help="your own kernel, see kernels/template.cu", **several
     )
 
 

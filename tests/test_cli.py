@@ -185,7 +185,7 @@ def test_check_finds_every_version_right(run):
 def test_check_chooses_versions_and_shapes(run):
     status, output, _ = run(
         *("check", "--json", "--seed", 7, "--version", "v2", "--version", "v0"),
-        *("--source", TEMPLATE, "--shape", "5x6x7", "--shape", "8x4x2"),
+        *("--source", TEMPLATE, "--shape", "5x6x7", "8x4x2"),
     )
     assert status == 0
     rows = document(output, "check")["rows"]
