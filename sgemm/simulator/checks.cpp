@@ -66,10 +66,10 @@ static unsigned mbarrier_count;
 
 inline unsigned agents() { return MAX_THREADS + mbarrier_count; }
 
-inline void join(uint32_t* into, const uint32_t* from) {
-    // threads that do not exist have no time
-    for (unsigned i = 0; i < blockDim.x; ++i) into[i] = max(into[i], from[i]);
-    for (unsigned i = MAX_THREADS; i < agents(); ++i) into[i] = max(into[i], from[i]);
+inline void join(uint32_t* __restrict into, const uint32_t* __restrict from) {
+    const unsigned threads = blockDim.x, end = agents();
+    for (unsigned i = 0; i < threads; ++i) into[i] = max(into[i], from[i]); // others have no time
+    for (unsigned i = MAX_THREADS; i < end; ++i) into[i] = max(into[i], from[i]);
 }
 
 static void clear_clocks() {
@@ -130,7 +130,14 @@ void complete_part_barrier(unsigned part) {
     memcpy(part_clocks[part][1], part_clocks[part][0], sizeof part_clocks[part][1]);
 }
 
-void leave_part_barrier(unsigned part) { join(clocks[threadIdx.x], part_clocks[part][1]); }
+void leave_part_barrier(unsigned part) {
+    // What this thread knew when it came is in there: all of it but its own time is replaced.
+    uint32_t* known = clocks[threadIdx.x];
+    const uint32_t time = known[threadIdx.x];
+    memcpy(known, part_clocks[part][1], blockDim.x * sizeof *known);
+    memcpy(known + MAX_THREADS, part_clocks[part][1] + MAX_THREADS, mbarrier_count * sizeof *known);
+    known[threadIdx.x] = time;
+}
 
 // ---- Shared memory ----
 
