@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, field
 from itertools import combinations
@@ -204,6 +204,7 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"--processes: {MIN_PROCESSES} at least, found {options.processes}")
         if 0 < options.planted < MIN_PLANTED:
             raise ValueError(f"--planted: none or {MIN_PLANTED} at least, found {options.planted}")
+        _asv_s_statistics()  # without it nothing could be judged in the end
         sessions = [sample(options.processes, options.planted, options.samples)]
     calibration = Calibration()
     for session in sessions:
@@ -452,9 +453,7 @@ def _gate(recorded: Recorded, first: Pair, second: Pair, share: float, benchmark
 def _asv(recorded: Recorded, pair: Pair, share: float) -> dict[float, bool]:
     """Whether ``asv continuous`` calls the head slower, by factor: by medians, if asv's own test
     finds the samples to differ."""
-    from asv._stats import is_different
-    from asv_runner.statistics import compute_stats
-
+    is_different, compute_stats = _asv_s_statistics()
     base, head = recorded[pair[0]].get(0.0), recorded[pair[1]].get(share)
     if base is None or head is None:
         return dict.fromkeys(ASV_FACTORS, False)
@@ -464,6 +463,14 @@ def _asv(recorded: Recorded, pair: Pair, share: float) -> dict[float, bool]:
     both = [list(samples.seconds) for samples in (base, head)]
     differ = is_different(*both, *(compute_stats(samples, 1)[1] for samples in both))
     return {factor: bool(differ and ratio > factor) for factor in ASV_FACTORS}
+
+
+def _asv_s_statistics() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """By what asv tells that samples differ; ImportError where there is no asv."""
+    from asv._stats import is_different
+    from asv_runner.statistics import compute_stats
+
+    return is_different, compute_stats
 
 
 def _count(judged: Judged, verdict: Verdict, asv: Mapping[float, bool]) -> None:

@@ -531,6 +531,14 @@ def test_too_few_processes_are_refused(capsys, arguments, reason):
     assert printed.err == f"python -m benchmarks: {reason}\n"
 
 
+def test_without_asv_nothing_is_sampled(sampled, capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "asv_runner.statistics", None)
+    kept = tmp_path / "samples.jsonl"
+    assert command.main(["calibrate", "--samples", str(kept)]) == 2
+    assert "asv_runner" in capsys.readouterr().err
+    assert not kept.exists()
+
+
 def test_without_a_gpu_there_is_nothing_to_calibrate(capsys, monkeypatch):
     monkeypatch.setattr(gpu, "find", lambda: None)
     status, printed = run(capsys)
