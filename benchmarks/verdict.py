@@ -39,7 +39,7 @@ ERROR_RATE = 0.05  # of one pair of processes, all benchmarks together
 MIN_ROUNDS = 3
 PRECISE_FROM_ROUNDS = 6  # fewer may agree by chance
 ROUNDS_PER_TRIMMED = 10  # one lowest and one highest gap left out per so many
-SHORT_LAUNCH_SECONDS = 40e-6
+SHORT_LAUNCH_SECONDS = 60e-6
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Limits:
 
 
 LIMITS = Limits(relevant=0.004, visible=0.01, precise=0.0025, between_processes=0.0007)
-SHORT_LAUNCH_LIMITS = Limits(relevant=0.008, visible=0.02, precise=0.005, between_processes=0.002)
+SHORT_LAUNCH_LIMITS = Limits(relevant=0.009, visible=0.02, precise=0.005, between_processes=0.0025)
 
 
 class Verdict(Enum):

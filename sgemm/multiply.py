@@ -173,7 +173,7 @@ def _prepare(
     if multiplies:
         chosen, recipe = _decide(requested, hardware, a_matrix.form, b_matrix.form, c_form)
     else:
-        _choose(requested, hardware, m, n, k)
+        _require_runs(requested or oldest(), hardware)
     if multiplies or scales:
         place.check_work(m, n, k if reads_ab else 0)
 
@@ -397,12 +397,16 @@ def _choose(requested: Version | None, hardware: Hardware, m: int, n: int, k: in
         names, gpu_name, sms = hardware.versions, hardware.gpu_name, hardware.multiprocessors
         return choose(names, m, n, k, gpu_name, sms)
     chosen = requested or oldest()
-    if not hardware.runs(chosen):
-        needed = "{}.{}".format(*chosen.min_compute_capability)
-        raise ArgumentError(
-            f"version: {chosen.name} needs compute capability {needed}; {hardware.name} has less"
-        )
+    _require_runs(chosen, hardware)
     return chosen
+
+
+def _require_runs(version: Version, hardware: Hardware) -> None:
+    if not hardware.runs(version):
+        needed = "{}.{}".format(*version.min_compute_capability)
+        raise ArgumentError(
+            f"version: {version.name} needs compute capability {needed}; {hardware.name} has less"
+        )
 
 
 def _check_grid(version: Version, m: int, n: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -33,7 +33,7 @@ def oldest() -> Version:
 
 
 def _is_integer(least: int, value: Any) -> bool:
-    return isinstance(value, Integral) and int(value) >= least
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def _are_integers(count: int, least: int, values: Any) -> bool:
@@ -46,13 +46,20 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 _POSITIVE = "a positive integer", partial(_is_integer, 1)
 _BYTES = "an integer from 0 up", partial(_is_integer, 0)
 _FLAG = "True or False", _is_bool
+_TEXT = "a string", _is_text
 
 # What matmul takes for granted of a version's fields; the kernel's assertions check the rest.
 _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "name": ("a string", lambda value: isinstance(value, str)),
+    "name": _TEXT,
+    "title": _TEXT,
+    "change": _TEXT,
     "source": ("a file's name", lambda value: isinstance(value, str | Path)),
     "tile": ("a tuple of three positive integers", partial(_are_integers, 3, 1)),
     "micro_tile": ("a tuple of two positive integers", partial(_are_integers, 2, 1)),
@@ -67,6 +74,8 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "float4": _FLAG,
     "a_by_floats": _FLAG,
     "min_compute_capability": ("a tuple of two integers from 0 up", partial(_are_integers, 2, 0)),
+    "peak_share": ("a number", lambda value: isinstance(value, Real)),
+    "article_gflops": ("a number or None", lambda value: isinstance(value, Real | None)),
 }
 
 _checked: WeakValueDictionary[int, Version] = WeakValueDictionary()  # by id: to hash takes longer

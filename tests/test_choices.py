@@ -35,9 +35,12 @@ CHOICE = {
 def folder(tmp_path, monkeypatch):
     """The folder of choices."""
     monkeypatch.setenv("SGEMM_CHOICES", str(tmp_path))
-    choices._choose.cache_clear()
-    choices.load.cache_clear()
-    return tmp_path
+    kept = choices._choose, choices.load, multiply._decide
+    for decided in kept:
+        decided.cache_clear()
+    yield tmp_path
+    for decided in kept:
+        decided.cache_clear()
 
 
 def write(folder, *found, name="choices.json", **others):
@@ -196,7 +199,6 @@ def test_a_folder_that_is_none(monkeypatch, tmp_path):
 
 def test_matmul_takes_the_choice(folder, monkeypatch, caplog):
     monkeypatch.setattr(SimulatedGpu, "gpu_name", GPU)
-    multiply._decide.cache_clear()
     write(folder, CHOICE | {"shape": [70, 70, 70]})
     a = np.random.default_rng(0).integers(-8, 8, (70, 70)).astype(np.float32)
     with caplog.at_level(logging.DEBUG, "sgemm"):

@@ -118,6 +118,8 @@ def test_a_tile_that_does_not_fit_its_threads(place, version):
     ("field", "value", "accepted"),
     [
         ("name", None, "a string"),
+        ("title", ["mine"], "a string"),
+        ("change", None, "a string"),
         ("source", None, "a file's name"),
         ("tile", (0, 32, 8), "a tuple of three positive integers"),
         ("tile", (32, 32, -8), "a tuple of three positive integers"),
@@ -131,6 +133,7 @@ def test_a_tile_that_does_not_fit_its_threads(place, version):
         ("blocks_per_sm", 0, "a positive integer"),
         ("stages", 0, "a positive integer"),
         ("slices", -1, "a positive integer"),
+        ("slices", True, "a positive integer"),
         ("shared_bytes", None, "an integer from 0 up"),
         ("dynamic_shared_bytes", -4, "an integer from 0 up"),
         ("b_layout", "x", "'row' or 'column'"),
@@ -140,6 +143,8 @@ def test_a_tile_that_does_not_fit_its_threads(place, version):
         ("a_by_floats", 2, "True or False"),
         ("min_compute_capability", (8,), "a tuple of two integers from 0 up"),
         ("min_compute_capability", 80, "a tuple of two integers from 0 up"),
+        ("peak_share", [], "a number"),
+        ("article_gflops", "800", "a number or None"),
     ],
 )
 def test_fields_that_make_no_version(place, version, field, value, accepted):
