@@ -12,11 +12,13 @@ constexpr int STEPS = TILE_K / WARPS; // of k that a warp takes of each buffer
 static_assert(MULTIPLIERS == 32, "a warp must fill the tile: 4 * MICRO_M by 8 * MICRO_N");
 static_assert(SLICES == 1 && TILE_K % WARPS == 0, "TILE_K must be a multiple of a block's warps");
 
+struct Tiles {
+    float a[STAGES][TILE_K][A_PITCH];
+    float b[STAGES][TILE_K][B_PITCH];
+};
+
 union Buffers {
-    struct {
-        float a_tile[STAGES][TILE_K][A_PITCH];
-        float b_tile[STAGES][TILE_K][B_PITCH];
-    };
+    Tiles tiles;
     // Once the tiles are no longer needed. Rows that eight lanes write at once share no bank.
     float sums[WARPS][TILE_M][TILE_N + 4];
 };
@@ -40,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     int to_copy = K; // what is left of K
     UNROLL
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        if (to_copy > 0) copies.next(buffers.a_tile[stage], buffers.b_tile[stage], to_copy);
+        if (to_copy > 0) copies.next(buffers.tiles.a[stage], buffers.tiles.b[stage], to_copy);
         copy_async_commit();
         to_copy -= TILE_K;
     }
@@ -50,11 +52,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int depth = K; depth > 0; depth -= TILE_K) {
         copy_async_wait<STAGES - 2>();
         __syncthreads(); // the current tiles are complete, and nobody reads the next ones any more
-        if (to_copy > 0) copies.next(buffers.a_tile[next], buffers.b_tile[next], to_copy);
+        if (to_copy > 0) copies.next(buffers.tiles.a[next], buffers.tiles.b[next], to_copy);
         copy_async_commit(); // even if empty: the wait counts groups
         to_copy -= TILE_K;
-        micro_tile.multiply<STEPS>(&buffers.a_tile[current][warp * STEPS][micro_tile.row],
-                                   &buffers.b_tile[current][warp * STEPS][micro_tile.col]);
+        micro_tile.multiply<STEPS>(&buffers.tiles.a[current][warp * STEPS][micro_tile.row],
+                                   &buffers.tiles.b[current][warp * STEPS][micro_tile.col]);
         current = current + 1 == STAGES ? 0 : current + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
     }
