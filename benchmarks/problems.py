@@ -30,12 +30,18 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        return 2 * int(self.m) * int(self.n) * int(self.k)  # NumPy's integers would overflow
+        m, n, k = self._sizes()
+        return 2 * m * n * k
 
     @property
     def operand_bytes(self) -> int:
         """The size of A, B and C together."""
-        return 4 * (self.m * self.k + self.k * self.n + self.m * self.n)
+        m, n, k = self._sizes()
+        return 4 * (m * k + k * n + m * n)
+
+    def _sizes(self) -> tuple[int, int, int]:
+        """As Python's integers: NumPy's would overflow."""
+        return int(self.m), int(self.n), int(self.k)
 
 
 PROBLEMS = {

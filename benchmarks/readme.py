@@ -148,12 +148,14 @@ def _calibration(root: Path) -> str:
         cells += [rate(0, asv=True), rate(shares[-1], asv=True)]
         lines.append(f"| {problem.replace('x', '×')} | {' | '.join(cells)} |")
     gates, sessions = document["gates"], document["environment"]
-    runs = " and ".join(f"{run['processes']} processes on {run['date']}" for run in sessions)
+    runs = " and ".join(
+        f"{run['processes']} processes on GPU {run['gpu_id']} ({run['date']})" for run in sessions
+    )
     sizes = " or ".join(map(str, sorted({run["benchmarks"] for run in sessions})))
     about = (
         f"Comparisons that were called slower, of {' and '.join(versions)} together, with the "
         f"exact 95 % interval. asv is `asv continuous --factor {factor}` on the same samples. "
-        f"Whole gates of identical code, {sizes} benchmarks each: "
+        f"Whole gates of identical code, the suite's {sizes} benchmarks each: "
         f"{_rate([gates['slower']])} called slower, {_rate([gates['undecided']])} ambiguous. "
         f"{sessions[0]['gpu']}, {runs}; every two of a run are compared. "
         f"All rates: [{CALIBRATION.name}]({CALIBRATION.as_posix()})."

@@ -222,7 +222,7 @@ class Sampler:
     def sample(self) -> Sample:
         """Take one sample of a few batches.
 
-        Raises ClockError if its cycles do not fit its seconds.
+        Raises ClockError if it took no time, or its cycles do not fit its seconds.
         """
         if self.plan.lead_in:
             self._queue_lead_in()
@@ -257,6 +257,7 @@ class Sampler:
             for i in range(launches):
                 self._workload.launch(i % self._workload.sets)
             seconds = self._stream.elapsed(start, self._stream.mark()).seconds
+            _require_some_time(seconds)
             spent += seconds
             if seconds >= ESTIMATE_SECONDS:
                 return seconds / launches, spent
@@ -291,6 +292,7 @@ class Sampler:
         self._workload.launch(next(self._rotation) % self._workload.sets)
 
     def _require_possible_clock(self, elapsed: Elapsed) -> None:
+        _require_some_time(elapsed.seconds)
         mhz = elapsed.cycles / elapsed.seconds / 1e6
         highest = self._monitor.max_sm_mhz or inf
         lowest = _LOWEST_CLOCK * (self._monitor.max_sm_mhz or 0)
@@ -328,6 +330,11 @@ def reason_to_stop(samplers: Sequence[Sampler], cap_seconds: float) -> str | Non
     if taken >= MIN_SAMPLES and sum(s.spent_seconds for s in samplers) >= cap_seconds:
         return "time"
     return "count" if taken >= MAX_SAMPLES else None
+
+
+def _require_some_time(seconds: float) -> None:
+    if seconds <= 0:
+        raise ClockError(f"launches took {seconds:g} s by the GPU's events")
 
 
 def _is_precise(sampler: Sampler) -> bool:

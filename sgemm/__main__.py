@@ -355,10 +355,12 @@ def _failed(options: argparse.Namespace, error: Exception) -> int:
 
 
 def _cannot_tell(options: argparse.Namespace, reason: str) -> int:
-    """Say why on one line; of a compiler's messages, the first error."""
+    """Say why on one line; of a compiler's messages, the first error and how to repair it."""
     first, *more = reason.splitlines()
     errors = [line.strip() for line in more if "error" in line]
-    print(f"python -m sgemm {options.command}: {' '.join([first, *errors[:1]])}", file=sys.stderr)
+    repairs = [line for line in more if "; repair: " in line]
+    said = " ".join([first, *errors[:1], *repairs])
+    print(f"python -m sgemm {options.command}: {said}", file=sys.stderr)
     return UNKNOWN
 
 

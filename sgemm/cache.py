@@ -22,7 +22,7 @@ from .errors import MissingError
 
 BUILD = "sgemm-build-"  # begins the names of folders that files are built in
 ABANDONED_SECONDS = 24 * 60 * 60  # no build takes as long
-ROOM = 256 * 1024  # bytes, about those of a compiled kernel
+ROOM = 8 * 1024 * 1024  # bytes, enough to compile a kernel in
 
 
 def fetch(suffix: str, key_parts: Iterable[str | bytes], build: Callable[[Path], None]) -> Path:

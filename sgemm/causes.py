@@ -7,6 +7,7 @@ In each text ``{name}`` stands for what varies. Imports neither NumPy nor CUDA.
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from .errors import (
     GpuUnusableError,
@@ -484,9 +485,14 @@ class cuda_errors_explained:  # noqa: N801 - as that of NumPy's errstate
         if isinstance(error, MemoryError):
             cause = NO_MEMORY.of(detail=first_line(error))
             raise OutOfMemoryError(f"{self._doing}: {cause}") from error
-        # Known by its name: for NumPy arrays CuPy is not imported.
-        if isinstance(error, RuntimeError) and type(error).__name__ in _CUPY_ERRORS:
+        if is_cuda_error(error):
             raise cuda_error(error, self._doing) from error
+
+
+def is_cuda_error(error: BaseException | None) -> TypeGuard[RuntimeError]:
+    """Whether it is one of CuPy's for an error of CUDA's driver or runtime: known by its name, as
+    CuPy is not imported for NumPy arrays."""
+    return isinstance(error, RuntimeError) and type(error).__name__ in _CUPY_ERRORS
 
 
 def cuda_error(error: Exception, doing: str) -> SgemmError:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .causes import cuda_error, of_cupy_import
+from .causes import cuda_error, is_cuda_error, of_cupy_import
 from .compiler import Compiled, compile_kernel, why_not
 from .errors import ArgumentError, ArgumentTypeError, KernelError, MissingError
 from .ladder import Version, names_for
@@ -199,6 +199,8 @@ def _as_cupy(name: str, x: Any) -> Any:
         lent = _WithoutWaiting(x) if cupy.cuda.get_current_stream().is_capturing() else x
         return cupy.from_dlpack(lent) if hasattr(x, "__dlpack__") else cupy.asarray(lent)
     except Exception as error:  # whatever the other library's export raises
+        if is_cuda_error(error):
+            raise
         raise unreadable(name, x, error) from error
 
 

@@ -405,14 +405,14 @@ PYTHON_FAULTS = (
         "benchmarks/problems.py",
         ("test_benchmarks.py::TestProblems", "test_benchmarks.py::TestOperands"),
         (
-            ("half of the operations", "return 2 * int(self.m)", "return int(self.m)"),
-            ("a dimension not counted", "* int(self.n) * int(self.k)", "* int(self.n)"),
+            ("half of the operations", "return 2 * m * n * k", "return m * n * k"),
+            ("a dimension not counted", "return 2 * m * n * k", "return 2 * m * n"),
             (
                 "operations in 32 bits",
-                "2 * int(self.m) * int(self.n) * int(self.k)",
-                "2 * self.m * self.n * self.k",
+                "int(self.m), int(self.n), int(self.k)",
+                "self.m, self.n, self.k",
             ),
-            ("bytes of C forgotten", " + self.m * self.n)", ")"),
+            ("bytes of C forgotten", " + m * n)", ")"),
         ),
     ),
     Faults(

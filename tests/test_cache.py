@@ -11,9 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from places import GPU
 
+import sgemm
 from sgemm import ArgumentError, MissingError, cache, kernel_files
 
 MULTIPLY = """
@@ -197,6 +199,24 @@ def test_a_folder_that_is_full_is_an_error(folder, full):
 
     with pytest.raises(MissingError, match=f"^{folder} is full .*; repair: .*SGEMM_CACHE_DIR"):
         cache.fetch(".bin", ["a"], write)
+
+
+@pytest.mark.case("3.12")
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
+def test_a_folder_that_the_compiler_fills_is_an_error(folder, tmp_path, monkeypatch, full):
+    """It writes what it makes, and its temporary files, itself; in whatever language it says so."""
+    script = tmp_path / "compiler"
+    script.write_text(
+        "#!/bin/sh\n"
+        f'test "$1" = --version && exec g++ --version\n'
+        f'test $LC_ALL = C && echo "$TMPDIR/x.s: {os.strerror(full)}" >&2\n'
+        "exit 1\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(MissingError, match=f"^{folder} is full .*; repair: .*SGEMM_CACHE_DIR"):
+        sgemm.matmul(one, one)
 
 
 def test_a_full_folder_goes_on_to_serve_what_it_has(folder, monkeypatch):

@@ -8,6 +8,8 @@ from timeit import repeat
 import numpy as np
 import pytest
 from fake_cupy import fake
+from problems import Problem
+from problems import multiply as compute
 
 import sgemm
 from benchmarks import tune
@@ -28,6 +30,12 @@ CHOICE = {
     "blocks_per_sm": 4,
     "stages": 1,
     "slices": 1,
+}
+
+REGISTERS_PER_SM = 65536
+SHIPPED = {
+    f"{v.name} {v.tile} {v.micro_tile} {v.stages} {v.slices}".replace(", ", "x"): v
+    for v in (choice.version for choice in choices.load("", "NVIDIA H200"))
 }
 
 
@@ -210,6 +218,22 @@ def test_the_simulator_has_no_choices(folder):
     (folder / "broken.json").write_text("not JSON")
     one = np.ones((3, 3), np.float32)
     assert (sgemm.matmul(one, one) == 3).all()
+
+
+@pytest.mark.case("1.4")
+@pytest.mark.parametrize("chosen", SHIPPED.values(), ids=SHIPPED)
+def test_what_is_shipped_is_right_around_its_tiles(place, chosen):
+    tile_m, tile_n, tile_k = chosen.tile
+    for m, n, k in ((tile_m + 1, tile_n - 1, 3 * tile_k + 1), (33, tile_n + 4, tile_k - 4)):
+        assert compute(Problem(m, n, k), chosen, place).residual().ok
+
+
+@pytest.mark.case("1.41")
+@pytest.mark.parametrize("chosen", SHIPPED.values(), ids=SHIPPED)
+def test_what_is_shipped_fits_an_sm(chosen):
+    compiled = sgemm.compile(chosen, "sm_90")
+    assert compiled.registers * chosen.threads * chosen.blocks_per_sm <= REGISTERS_PER_SM
+    assert compiled.spill_bytes == 0
 
 
 def test_a_choice_costs_less_than_five_microseconds(folder):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sgemm import LADDER, ArgumentError, check, compile, doctor, inspection, report
+from sgemm import LADDER, ArgumentError, causes, check, compile, doctor, inspection, report
 from sgemm.__main__ import main
 from sgemm.kernel_files import kernels_folder
 from sgemm.source import from_file
@@ -194,6 +194,17 @@ def test_check_chooses_versions_and_shapes(run):
         for version in ("v2", "v0", "template.cu")
         for shape in ((5, 6, 7), (8, 4, 2))
     ]
+
+
+@pytest.mark.case("3.8")
+def test_a_cuda_header_that_is_not_there_is_named_with_the_repair(run, tmp_path):
+    source = tmp_path / "own.cu"
+    source.write_text(Path(TEMPLATE).read_text() + "#include <vector_types.h>\n")
+    status, output, error = run("inspect", "--source", source, "--arch", "sm_90")
+    assert (status, output) == (2, "")
+    assert error.count("\n") == 1
+    assert "vector_types.h" in error
+    assert str(causes.HEADER_NOT_FOUND) in error
 
 
 def test_kernels_of_one_name_are_told_apart(run, tmp_path):

@@ -770,7 +770,7 @@ def test_a_missing_disassembler_is_told_by_both_in_the_same_words(monkeypatch):
     assert str(raised.value) == f"{found.seen}: {found.why}; repair: {found.repair}"
 
 
-@pytest.mark.case("3.7")
+@pytest.mark.case("3.12")
 def test_a_full_cache_folder_is_a_problem(monkeypatch, tmp_path):
     """An empty file can still be made there."""
     monkeypatch.setenv("SGEMM_CACHE_DIR", str(tmp_path))

@@ -321,3 +321,24 @@ def test_a_failing_export_is_named(fake, integers):
 
     with pytest.raises(sgemm.ArgumentTypeError, match=r"^b: Broken is not readable: cudaErr"):
         sgemm.matmul(a, Broken(b))
+
+
+@pytest.mark.case("3.4")
+@pytest.mark.parametrize(
+    ("status", "kind"), [(35, sgemm.MissingError), (700, sgemm.GpuUnusableError)]
+)
+def test_an_error_of_the_driver_is_not_said_to_be_of_the_array(fake, monkeypatch, status, kind):
+    """CuPy meets it when it takes another library's array."""
+
+    class CUDARuntimeError(CudaError):
+        def __init__(self):
+            super().__init__("CUDA's own text")
+            self.status = status
+
+    def refuse(x):
+        raise CUDARuntimeError
+
+    monkeypatch.setattr(fake, "asarray", refuse)
+    lent = SimpleNamespace(__cuda_array_interface__={"version": 3})
+    with pytest.raises(kind, match=f"^matmul: CUDA error {status}, "):
+        sgemm.matmul(lent, lent)

@@ -133,8 +133,20 @@ def calibrated(version, problem, share, hits, asv=0, trials=100):
 def test_the_gate_s_error_rates_stand_beside_asv_s(root):
     document = {
         "environment": [
-            {"gpu": "NVIDIA H200", "processes": 18, "date": "2026-11-30", "benchmarks": 55},
-            {"gpu": "NVIDIA H200", "processes": 17, "date": "2026-12-01", "benchmarks": 39},
+            {
+                "gpu": "NVIDIA H200",
+                "processes": 18,
+                "date": "2026-11-30",
+                "benchmarks": 55,
+                "gpu_id": "a1",
+            },
+            {
+                "gpu": "NVIDIA H200",
+                "processes": 17,
+                "date": "2026-12-01",
+                "benchmarks": 39,
+                "gpu_id": "b2",
+            },
         ],
         "gates": {
             "slower": {"hits": 1, "trials": 300},
@@ -160,7 +172,8 @@ def test_the_gate_s_error_rates_stand_beside_asv_s(root):
     assert large.endswith("| 6/200 (1.1%–6.4%) |")
     assert "v3 and v4 together" in about
     assert "39 or 55 benchmarks each: 1/300 (0.0%–1.8%) called slower, 0/300 (0.0%–1.2%)" in about
-    assert "18 processes on 2026-11-30 and 17 processes on 2026-12-01; every two" in about
+    runs = "18 processes on GPU a1 (2026-11-30) and 17 processes on GPU b2 (2026-12-01)"
+    assert f"{runs}; every two" in about
 
 
 def test_without_a_record_the_ladder_is_there_all_the_same(root):

@@ -80,6 +80,17 @@ def test_the_article_s_figures_stand_beside_its_problem():
     assert table.ARTICLE_PROBLEM.name == "4096x4096x4096"
 
 
+@pytest.mark.case("2.5")
+def test_events_that_tell_no_time_give_no_figure(fake_gpu, capsys, monkeypatch):
+    import cupy
+
+    monkeypatch.setattr(cupy.cuda, "get_elapsed_time", lambda start, end: 0.0)
+    assert command.main(["table", "--json", "--problem", "64x64x64"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "launches took 0 s by the GPU's events" in printed.err
+
+
 def test_the_peak_counts_what_its_kernel_computes(fake_gpu):
     """By the simulator, which counts two of the kernel's iterations."""
     peak = ffma_peak.FfmaPeak()

@@ -350,6 +350,20 @@ class TestCycles:
         with pytest.raises(clock.ClockError, match=rf"would be a clock of {mhz} MHz.*1980 MHz"):
             sampler.sample()
 
+    @pytest.mark.case("2.5")
+    def test_launches_that_take_no_time_are_an_error(self):
+        device = Device(lambda i: 0.0)
+        with pytest.raises(clock.ClockError, match="launches took 0 s by the GPU's events"):
+            prepared(device)
+
+    @pytest.mark.case("2.5")
+    def test_a_batch_that_takes_no_time_is_an_error(self):
+        device = Device(lambda i: 0.001)
+        sampler = prepared(device)
+        device.cost = lambda i: 0.0
+        with pytest.raises(clock.ClockError, match="launches took 0 s"):
+            sampler.sample()
+
     def test_of_a_short_batch_may_hold_a_reading(self, monkeypatch):
         monkeypatch.setattr(timing, "BATCH_SECONDS", 5e-5)
         sampler = prepared(Device(lambda i: 5e-5))

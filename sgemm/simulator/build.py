@@ -1,5 +1,6 @@
 """Compiles a kernel for the simulator with the system's C++ compiler."""
 
+import errno
 import os
 import platform
 import shlex
@@ -97,10 +98,15 @@ def _compile(
             [*command, *flags, "-x", "c++", "-", *link, "-o", product.name],
             input=text,
             cwd=product.parent,
+            # Temporary files beside the product, and messages that are known.
+            env={**os.environ, "TMPDIR": str(product.parent), "LC_ALL": "C"},
             encoding="utf-8",
             errors="replace",
             capture_output=True,
         )
+        for full in (errno.ENOSPC, errno.EDQUOT):
+            if result.returncode and os.strerror(full) in result.stderr:
+                raise OSError(full, os.strerror(full))
         if result.returncode:
             raise CompileError(f"{what} does not compile:\n{result.stderr}{result.stdout}")
         if not product.exists():
