@@ -617,6 +617,31 @@ class TestDiscovery:
             versions = [*LADDER, "cublas"] if "speed" in name else list(LADDER)
             assert benchmark["params"][0] == [repr(version) for version in versions]
 
+    @pytest.mark.case("4.15")
+    def test_other_sampling_is_another_version(self):
+        """Figures of other samples are not comparable: raise the version of ``Speed``'s series with
+        whatever is changed here."""
+        sampling = {
+            "version": speed.Speed.track_gflops.version,
+            "what counts": timing.Sampler._result.__doc__,
+            "seconds of a batch": timing.BATCH_SECONDS,
+            "batches": timing.BATCHES_PER_SAMPLE,
+            "a graph below": timing.GRAPH_BELOW_SECONDS,
+            "a lead-in below": timing.LEAD_IN_BELOW_SECONDS,
+            "settled": (timing.SETTLED_SAMPLES, timing.SETTLED_WITHIN),
+            "inputs": products.SEED,
+        }
+        assert sampling == {
+            "version": "1",
+            "what counts": "What counts of a sample's batches: the fastest.",
+            "seconds of a batch": 0.004,
+            "batches": 5,
+            "a graph below": 0.001,
+            "a lead-in below": 0.05,
+            "settled": (4, 0.002),
+            "inputs": 20,
+        }
+
     def test_the_recorded_suite_is_this_one(self, tmp_path):
         """Otherwise everybody's run would change a file that git tracks. asv writes it:
         ``asv run --bench just-discover``."""
