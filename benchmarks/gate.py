@@ -24,7 +24,7 @@ from .checkout import LADDER, ROOT
 from .child import Record, in_shares
 from .document import print_document
 from .gate_report import Report, Row
-from .problems import PROBLEMS
+from .problems import PROBLEMS, Problem
 from .resources import ARCHITECTURES
 from .trace import SHAPES, key_of
 from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
@@ -43,11 +43,19 @@ TRACE_SERIES = {
 Benchmark = tuple[str, str]
 """Version and problem."""
 
+
+def _is_another_product(version: Any, problem: Problem) -> bool:
+    """Whether a version computes a problem in another way than every other one."""
+    if problem.b_layout == "column" and version.b_layout == "column":
+        return False  # that is its native layout
+    return version.float4 or problem.allows_float4
+
+
 BENCHMARKS = [
     (name, problem.name)
     for name, version in LADDER.items()
     for problem in PROBLEMS.values()
-    if problem.b_layout == "native" or version.b_layout == "row"  # else it is the native product
+    if _is_another_product(version, problem)
 ]
 """All that is compared."""
 

@@ -34,6 +34,11 @@ class Problem:
         return 2 * m * n * k
 
     @property
+    def allows_float4(self) -> bool:
+        """Whether every row of A starts on a 16-byte boundary."""
+        return self.a_offset % 4 == 0 and self.k % 4 == 0
+
+    @property
     def operand_bytes(self) -> int:
         """The size of A, B and C together."""
         m, n, k = self._sizes()
