@@ -10,7 +10,7 @@ their clocks and temperatures. The rule, for each benchmark:
 2. More samples do not average out what differs from process to process, such as where its buffers
    lie (Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013). The interval
    therefore includes what was measured of that, and a gap counts from the smallest relevant one
-   on (``Limits``); both are larger for launches of a few microseconds.
+   on (``Limits``); both are larger for launches of some tens of microseconds.
 3. A gap in seconds must be confirmed by the cycles of the SMs: beyond their interval too, and by
    half of the smallest relevant gap. Otherwise the clocks differed, and it is ambiguous.
 4. No gap is "same" only if the run would have shown one that anybody minds; else it is ambiguous.
