@@ -22,6 +22,7 @@ from .errors import MissingError
 
 BUILD = "sgemm-build-"  # begins the names of folders that files are built in
 ABANDONED_SECONDS = 24 * 60 * 60  # no build takes as long
+FULL = errno.ENOSPC, errno.EDQUOT
 ROOM = 8 * 1024 * 1024  # bytes, enough to compile a kernel in
 
 
@@ -77,7 +78,7 @@ def _explained_if_full(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
         full = f"is full ({error.strerror})"
         another = "export SGEMM_CACHE_DIR=… to a folder elsewhere"

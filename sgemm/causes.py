@@ -464,7 +464,7 @@ def explain(error: Exception) -> str:
     """What an error of CuPy's, or of its import, means; another error's own text."""
     if isinstance(error, ImportError) and "cupy" in str(error).lower():
         return str(of_cupy_import(error))
-    if type(error).__name__ in _CUPY_ERRORS:
+    if is_cuda_error(error):
         return str(of_cuda_error(getattr(error, "status", 0), str(error)))
     return str(error)
 

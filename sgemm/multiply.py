@@ -169,7 +169,7 @@ def _prepare(
     hardware = place.hardware
     reads_ab = k > 0 and ab_scale != 0  # otherwise the result is beta * out, whatever a and b hold
     multiplies, scales = m and n and reads_ab, m and n and not reads_ab and c_scale != 1
-    c_form = _packed(m, n) if out is None else c.form
+    c_form = form_of(m, n, n, 1, 0) if out is None else c.form  # place.empty's, in C's order
     if multiplies:
         chosen, recipe = _decide(requested, hardware, a_matrix.form, b_matrix.form, c_form)
     else:
@@ -358,12 +358,6 @@ def _form(name: str, shape: tuple[int, ...], strides: tuple[int, ...], offset: i
             f"{name}: its address is not a multiple of {FLOAT_BYTES} bytes; pass {name}.copy()"
         )
     return form_of(rows, cols, row_stride // FLOAT_BYTES, col_stride // FLOAT_BYTES, offset)
-
-
-@lru_cache(4096)
-def _packed(rows: int, cols: int) -> Form:
-    """The form of a new array in C's order."""
-    return form_of(rows, cols, cols, 1)
 
 
 def _check_out(c: Matrix, *operands: Matrix) -> None:

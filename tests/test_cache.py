@@ -208,7 +208,7 @@ def test_a_folder_that_the_compiler_fills_is_an_error(folder, tmp_path, monkeypa
     script = tmp_path / "compiler"
     script.write_text(
         "#!/bin/sh\n"
-        f'test "$1" = --version && exec g++ --version\n'
+        'test "$1" = --version && exec g++ --version\n'
         f'test $LC_ALL = C && echo "$TMPDIR/x.s: {os.strerror(full)}" >&2\n'
         "exit 1\n"
     )

@@ -32,7 +32,6 @@ CHOICE = {
     "slices": 1,
 }
 
-REGISTERS_PER_SM = 65536
 SHIPPED = {
     f"{v.name} {v.tile} {v.micro_tile} {v.stages} {v.slices}".replace(", ", "x"): v
     for v in (choice.version for choice in choices.load("", "NVIDIA H200"))
@@ -232,7 +231,7 @@ def test_what_is_shipped_is_right_around_its_tiles(place, chosen):
 @pytest.mark.parametrize("chosen", SHIPPED.values(), ids=SHIPPED)
 def test_what_is_shipped_fits_an_sm(chosen):
     compiled = sgemm.compile(chosen, "sm_90")
-    assert compiled.registers * chosen.threads * chosen.blocks_per_sm <= REGISTERS_PER_SM
+    assert compiled.registers * chosen.threads * chosen.blocks_per_sm <= tune.REGISTERS
     assert compiled.spill_bytes == 0
 
 

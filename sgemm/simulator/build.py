@@ -1,6 +1,5 @@
 """Compiles a kernel for the simulator with the system's C++ compiler."""
 
-import errno
 import os
 import platform
 import shlex
@@ -104,10 +103,10 @@ def _compile(
             errors="replace",
             capture_output=True,
         )
-        for full in (errno.ENOSPC, errno.EDQUOT):
-            if result.returncode and os.strerror(full) in result.stderr:
-                raise OSError(full, os.strerror(full))
         if result.returncode:
+            for full in cache.FULL:
+                if os.strerror(full) in result.stderr:
+                    raise OSError(full, os.strerror(full))
             raise CompileError(f"{what} does not compile:\n{result.stderr}{result.stdout}")
         if not product.exists():
             raise CompileError(f"{what}: {command[0]} reports success, but wrote no library")
