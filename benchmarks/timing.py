@@ -193,17 +193,23 @@ class Sampler:
         self.settled = False
 
     def prepare(self) -> None:
-        """Verify the kernel's first result, plan its samples, and warm the device up with it.
+        """Verify the kernel's first result and warm the device up with it."""
+        self.verify_first()
+        self.warm_up()
+
+    def verify_first(self) -> None:
+        """Verify the kernel's first result; nothing is timed."""
+        self._workload.poison()
+        self._workload.launch(0)
+        self._workload.verify(1)
+
+    def warm_up(self) -> None:
+        """Plan samples of the kernel, and warm the device up with it.
 
         The first launches of a process are its fastest, until power and clocks have settled:
         samples are thrown away until the last SETTLED_SAMPLES of them agree within SETTLED_WITHIN,
         or WARM_UP_CAP_SECONDS have passed.
         """
-        workload = self._workload
-        workload.poison()
-        workload.launch(0)
-        workload.verify(1)
-
         seconds, spent = self._estimate()
         self._plan(seconds)
         while not self.settled and spent + self.spent_seconds < WARM_UP_CAP_SECONDS:
@@ -212,7 +218,7 @@ class Sampler:
             self.settled = len(last) == SETTLED_SAMPLES and _agree(last, SETTLED_WITHIN)
         if self.samples:
             self._plan(self.samples[-1].seconds)  # by the warm device's
-        workload.poison()
+        self._workload.poison()
 
     def restart(self) -> None:
         """Have no samples, for another workload that is sampled in turn with this one."""

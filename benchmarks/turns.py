@@ -1,7 +1,8 @@
 """Samples taken by several processes that take turns on one GPU.
 
-Each process holds one build of the package. For one version and problem all of them get ready;
-then, round after round, each takes a sample, in an order that turns round every time (ABBA), so
+Each process holds one build of the package. For one version and problem all of them load the kernel
+and verify its first result at once, as nothing of that is timed, and warm the device up one by one.
+Then, round after round, each takes a sample, in an order that turns round every time (ABBA), so
 that none always comes first. The GPU goes from one to the next within milliseconds, at the same
 clock and temperature. Rounds go on until ``verdict.is_precise`` says of every pair of processes
 that it has enough of them, or their time is up.
@@ -42,8 +43,8 @@ from .verdict import MIN_ROUNDS, Samples, is_precise
 MAX_ROUNDS = 28
 ROUNDS_SECONDS = 0.5  # per process, and then no more, but MIN_ROUNDS of launches however long
 SAMPLE_SECONDS = 0.012  # as many batches as come next to it, at least one
-ESTIMATE_SECONDS = 0.01
-WARM_UP_CAP_SECONDS = 0.05  # for a GPU that is kept at work it is enough
+ESTIMATE_SECONDS = 0.005
+WARM_UP_CAP_SECONDS = 0.03  # for a GPU that is kept at work it is enough
 CAN_BE_SLOWED = "can be slowed"
 START_TIMEOUT_SECONDS = 120.0
 ANSWER_TIMEOUT_SECONDS = 60.0
@@ -121,19 +122,19 @@ class SamplingProcess:
         if self.environment:
             return
         try:
-            self.environment = self._answer(START_TIMEOUT_SECONDS)
+            self.environment = self.answer(START_TIMEOUT_SECONDS)
         except SamplingError as error:
             raise SamplingError(f"{self.build.commit[:8]} cannot be sampled: {error}") from error
 
-    def ask(self, command: str, **arguments: Any) -> child.Record:
-        """The process's answer to one command; raises SamplingError if it has none."""
+    def tell(self, command: str, **arguments: Any) -> None:
+        """Send a command; ``answer`` waits for what comes of it."""
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the answer that is not there says why
             print(json.dumps([command, arguments]), file=self._process.stdin, flush=True)
-        return self._answer(ANSWER_TIMEOUT_SECONDS)
 
-    def _answer(self, timeout: float) -> child.Record:
+    def answer(self, timeout: float) -> child.Record:
+        """What the process answers; raises SamplingError if it does not."""
         assert self._process is not None
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], timeout)
@@ -191,10 +192,10 @@ def take_turns(
         for process in processes
     ]
 
-    def ask(i: int, command: str, **arguments: Any) -> child.Record:
-        """The answer of a process that has not failed before; empty if it fails now."""
+    def answer_of(i: int) -> child.Record:
+        """The answer of a process; empty if it fails now."""
         try:
-            answer = processes[i].ask(command, **arguments)
+            answer = processes[i].answer(ANSWER_TIMEOUT_SECONDS)
         except SamplingError as error:
             answer = {"error": str(error)}
         if "busy" in answer:
@@ -204,14 +205,20 @@ def take_turns(
             return {}
         return answer
 
+    def ask(i: int, command: str, **arguments: Any) -> child.Record:
+        processes[i].tell(command, **arguments)
+        return answer_of(i)
+
     def working() -> list[int]:
+        """The processes that have not failed."""
         return [i for i in range(len(processes)) if i not in failures]
 
     get_ready(processes)
-    max_rounds = 0
+    for process in processes:
+        process.tell("load", version=version, problem=problem, processes=len(processes))
     for i in working():
-        answer = ask(i, "prepare", version=version, problem=problem, processes=len(processes))
-        max_rounds = max(max_rounds, answer.get("rounds", 0))
+        answer_of(i)
+    max_rounds = max((ask(i, "warm_up").get("rounds", 0) for i in working()), default=0)
     imprecise = [
         (base, head, share)
         for base, head in permutations(working(), 2)
@@ -318,7 +325,7 @@ class _Answers:
         small.launch(0)
         small.verify(1)  # compiles the check, which takes many seconds, before the turns
 
-    def prepare(self, version: str, problem: str, processes: int) -> child.Record:
+    def load(self, version: str, problem: str, processes: int) -> child.Record:
         self._monitor.require_alone(own_processes=processes)
         self._sampler = None
         self._free_memory()  # of its matrices, which those of other sizes cannot use
@@ -328,7 +335,12 @@ class _Answers:
         product = Product(by_version(version), operands)
         self._sampler = TurnsSampler(product, self._stream, self._monitor)
         self._sampler.spin = self._spin
-        self._sampler.prepare()
+        self._sampler.verify_first()
+        return {"loaded": True}
+
+    def warm_up(self) -> child.Record:
+        assert self._sampler is not None
+        self._sampler.warm_up()
         return {"rounds": self._sampler.rounds}
 
     def sample(self, share: float) -> child.Record:

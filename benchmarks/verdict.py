@@ -21,7 +21,8 @@ their clocks and temperatures. The rule, for each benchmark:
    verdict would make more of them false.
 6. What is not "same" is measured again in two fresh processes. It is slower, or faster, if both
    pairs say so. If they disagree, their mean decides between "same" and "ambiguous". Gaps beyond
-   ``CERTAIN``, which no process's luck explains, are not measured again.
+   ``CERTAIN``, in seconds and in cycles, are not measured again. No process's luck explains them:
+   of 21,114 pairs of processes of one binary, on two H200s, none differed by 0.8 % in cycles.
 
 ``calibrate`` measures how often the rule is wrong.
 """
@@ -34,7 +35,7 @@ from statistics import NormalDist, median
 
 from .distributions import t_quantile, trimmed_mean
 
-CERTAIN = 0.05  # as a logarithm of the time, like all gaps
+CERTAIN = 0.02  # as a logarithm of the time, like all gaps
 ERROR_RATE = 0.05  # of one pair of processes, all benchmarks together
 MIN_ROUNDS = 3
 PRECISE_FROM_ROUNDS = 6  # fewer may agree by chance
@@ -165,7 +166,9 @@ def is_settled(first: Comparison) -> bool:
     if first.verdict in (Verdict.SAME, Verdict.NO_MEASUREMENT):
         return True
     assert first.seconds is not None
-    return first.verdict is not Verdict.AMBIGUOUS and abs(first.seconds.estimate) > CERTAIN
+    assert first.cycles is not None
+    gaps = first.seconds, first.cycles
+    return first.verdict is not Verdict.AMBIGUOUS and all(abs(g.estimate) > CERTAIN for g in gaps)
 
 
 def combine(first: Comparison, second: Comparison) -> Comparison:

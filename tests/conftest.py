@@ -58,7 +58,8 @@ def pytest_terminal_summary(terminalreporter, config):
     outcomes, reasons, tests = defaultdict(Counter), defaultdict(set), defaultdict(set)
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.getreports(outcome):
-            for number in {value for name, value in report.user_properties if name == "case"}:
+            properties = getattr(report, "user_properties", [])  # a module's own report has none
+            for number in {value for name, value in properties if name == "case"}:
                 outcomes[number][outcome] += 1
                 tests[number].add(report.nodeid.partition("[")[0])
                 if outcome == "skipped":

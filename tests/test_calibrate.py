@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from itertools import combinations
 from math import exp, inf, log1p
 from pathlib import Path
@@ -450,11 +451,14 @@ def on_the_fake_gpu(fake_gpu, monkeypatch):
         def wait_until_ready(self):
             pass
 
-        def ask(self, command, **arguments):
+        def tell(self, command, **arguments):
+            self.told = partial(getattr(self.answers, command), **arguments)
+
+        def answer(self, timeout):
             if state.answers == 0:
                 raise KeyboardInterrupt
             state.answers -= 1
-            return getattr(self.answers, command)(**arguments)
+            return self.told()
 
     spin = staticmethod(lambda grid, block, args: None)
     monkeypatch.setattr(fake_gpu.cupy.RawModule, "spin", spin, raising=False)

@@ -649,22 +649,54 @@ for line in sys.stdin:
     command, arguments = json.loads(line)
     print(name, command, arguments.get("share", ""), file=log, flush=True)
     version = arguments.get("version", "")
-    if command == "prepare" and name in version:
+    if command == "load" and name in version:
         if "dies" in version:
             sys.exit("CUDA_ERROR_ILLEGAL_ADDRESS")
         if "hangs" in version:
             sys.stdin.read()
         kind = "busy" if "busy" in version else "wrong"
         emit({kind: "the reason"})
-    elif command == "prepare":
+    elif command == "load":
         noise, samples = "noisy" in version, 0
-        emit({"rounds": 20 if "long" in version else 4})
+        rounds = 20 if "long" in version else 4
+        emit({"loaded": True})
+    elif command == "warm_up":
+        emit({"rounds": rounds})
     elif command == "sample":
         samples += 1
         seconds = 1.0 + arguments["share"] + noise * (name == "head") * (samples % 2) / 10
         emit({"seconds": seconds, "cycles": 2.0, "reading": {}})
     else:
         emit({"finished": True})
+"""
+
+
+MET = """
+import json, os, sys, time
+folder = sys.argv[2]
+def emit(record):
+    print(json.dumps({"answer": record}), flush=True)
+def present(what):
+    return sum(name.startswith(what) for name in os.listdir(folder))
+def put(what):
+    path = os.path.join(folder, what + sys.argv[1])
+    open(path, "w").close()
+    return path
+emit({"gpu": "fake"})
+for line in sys.stdin:
+    command, arguments = json.loads(line)
+    if command == "load":
+        put("loading")
+        while present("loading") < 2:  # for ever, were they asked one by one
+            time.sleep(0.001)
+    if command == "warm_up":
+        path = put("warming")
+        time.sleep(0.05)
+        alone = present("warming") == 1
+        os.unlink(path)
+        if not alone:
+            sys.exit("two warm the GPU up")
+    emit({"rounds": 3, "seconds": 1.0, "cycles": 2.0, "reading": {}})
 """
 
 
@@ -694,6 +726,14 @@ def test_processes_take_turns(players, tmp_path):
     order = [name for name, command, *_ in log if command == "sample"]
     assert order == ["base", "head", "head", "base"] * 2
     assert log[-2:] == [["base", "finish"], ["head", "finish"]]
+
+
+def test_processes_load_at_once_and_warm_up_one_by_one(players, tmp_path):
+    base, head = players("base", "head")
+    (tmp_path / "child.py").write_text(MET)
+    with base, head:
+        outcomes = turns.take_turns([base, head], "v1", "1024x1024x1024", 1)
+    assert [len(outcome[0.0].seconds) for outcome in outcomes] == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -800,15 +840,17 @@ def commanded(fake_gpu, monkeypatch):
 
 
 SMALL = "32x32x32"
-PREPARE = ["prepare", {"version": "v1", "problem": SMALL, "processes": 2}]
+LOAD = ["load", {"version": "v1", "problem": SMALL, "processes": 2}]
+WARM_UP = ["warm_up", {}]
 SAMPLE = ["sample", {"share": 0.0}]
 FINISH = ["finish", {"processes": 2}]
 
 
 def test_a_process_samples_and_verifies(commanded):
-    ready, prepared, sample, finished = commanded.answers(PREPARE, SAMPLE, FINISH)
+    ready, loaded, warm, sample, finished = commanded.answers(LOAD, WARM_UP, SAMPLE, FINISH)
     assert ready["gpu"] == "Fake GPU"
-    assert turns.MIN_ROUNDS <= prepared["rounds"] <= turns.MAX_ROUNDS
+    assert loaded == {"loaded": True}
+    assert turns.MIN_ROUNDS <= warm["rounds"] <= turns.MAX_ROUNDS
     assert sample["seconds"] > 0
     assert sample["cycles"] > 0.9 * sample["seconds"] * 1.98e9  # the CPU may stall in between
     assert sample["reading"]["sm_mhz"] == 1980
@@ -818,8 +860,8 @@ def test_a_process_samples_and_verifies(commanded):
 
 def test_a_planted_slowdown_is_a_share_of_the_batch(commanded):
     planted = ["sample", {"share": 0.05}]
-    _, _, plain, _, _ = commanded.answers(
-        PREPARE, SAMPLE, planted, FINISH, args=[turns.CAN_BE_SLOWED]
+    _, _, _, plain, _, _ = commanded.answers(
+        LOAD, WARM_UP, SAMPLE, planted, FINISH, args=[turns.CAN_BE_SLOWED]
     )
     assert commanded.spun[0] == 0
     launches = commanded.spun[-1] / (0.05 * plain["cycles"])
@@ -831,14 +873,14 @@ def test_a_wrong_kernel_is_answered(commanded, monkeypatch):
     import sgemm
 
     monkeypatch.setattr(sgemm, "matmul", lambda a, b, out, version: out.fill(0), raising=False)
-    _, prepared = commanded.answers(PREPARE)
-    assert prepared["wrong"].startswith("wrong: ")
+    _, loaded = commanded.answers(LOAD)
+    assert loaded["wrong"].startswith("wrong: ")
 
 
 def test_a_busy_gpu_is_answered(commanded, monkeypatch):
     monkeypatch.setattr(commanded.gpu.Monitor, "processes", 3)
-    _, prepared = commanded.answers(PREPARE)
-    assert prepared == {"busy": "another process computes on the GPU"}
+    _, loaded = commanded.answers(LOAD)
+    assert loaded == {"busy": "another process computes on the GPU"}
 
 
 # Causes

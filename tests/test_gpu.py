@@ -352,9 +352,9 @@ def test_the_second_device(cupy, version):
     a, b = random_matrices(cupy, 100, 90, 80)
     sgemm.matmul(a, b, version=version)  # loaded on device 0 first
     with cupy.cuda.Device(1):
-        a1, b1 = a.copy(), b.copy()
-        assert a1.device.id == 1
-    c = sgemm.matmul(a1, b1.T.copy().T, version=version)
+        a1, b1 = a.copy(), b.T.copy().T
+        assert a1.device.id == b1.device.id == 1
+    c = sgemm.matmul(a1, b1, version=version)
     assert c.device.id == 1
     assert cupy.cuda.runtime.getDevice() == 0
     with cupy.cuda.Device(1):

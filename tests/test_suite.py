@@ -168,6 +168,17 @@ def test_skipped():
         assert "case 1.5: not run: " in report
 
 
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_a_module_that_cannot_be_imported_is_reported_beside_the_cases(tmp_path, processes):
+    (tmp_path / "test_some.py").write_text("import nothing_of_that_name")
+    run = pytest_run(
+        "--cases", "-p", "conftest", "-n", processes, str(tmp_path), PYTHONPATH=str(TESTS)
+    )
+    assert "No module named 'nothing_of_that_name'" in run.stdout, run.stdout + run.stderr
+    assert "case 1.1: not run: " in run.stdout
+    assert "1 error in" in run.stdout
+
+
 def test_a_case_that_is_none(tmp_path):
     number = "1.3"
     (tmp_path / "test_some.py").write_text(f"""
