@@ -23,11 +23,11 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from statistics import mean
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from . import child, environment, gpu, timing
 from .builds import Build
@@ -35,8 +35,8 @@ from .checkout import LADDER
 from .clock import ClockError
 from .cublas import Cublas
 from .measure import by_version
-from .problems import PROBLEMS, Problem, parse
-from .products import PLACES, Operands, Product, random_values
+from .problems import PROBLEMS, parse
+from .products import PLACES, Layout, Operands, Product, random_values
 from .timing import CudaStream, Elapsed, Sampler, WrongResultError
 from .verdict import MIN_ROUNDS, Samples, is_precise
 
@@ -321,9 +321,14 @@ class _Answers:
         self._values = random_values(max(map(Operands.floats, PROBLEMS.values())))
         self._sampler: TurnsSampler | None = None
 
-        small = Product(cublas.multiply, Operands(Problem(32, 32, 32), "row", self._values))
-        small.launch(0)
-        small.verify(1)  # compiles the check, which takes many seconds, before the turns
+        # Compiles the check before the turns, for matrices in either order, whole and in blocks:
+        # that takes many seconds of no GPU.
+        for problem, layout in product(PROBLEMS.values(), get_args(Layout)):
+            checked = Product(cublas.multiply, Operands(problem, layout, self._values, warm=True))
+            checked.launch(0)
+            checked.verify(1)
+            del checked
+            self._free_memory()
 
     def load(self, version: str, problem: str, processes: int) -> child.Record:
         self._monitor.require_alone(own_processes=processes)
