@@ -148,10 +148,14 @@ def _calibration(root: Path) -> str:
         cells += [rate(0, asv=True), rate(shares[-1], asv=True)]
         lines.append(f"| {problem.replace('x', '×')} | {' | '.join(cells)} |")
     gates, sessions = document["gates"], document["environment"]
-    runs = " and ".join(
-        f"{run['processes']} processes on GPU {run['gpu_id']} ({run['date']})" for run in sessions
+    runs = _listed(
+        "and",
+        [
+            f"{run['processes']} processes on GPU {run['gpu_id']} ({run['date']})"
+            for run in sessions
+        ],
     )
-    sizes = " or ".join(map(str, sorted({run["benchmarks"] for run in sessions})))
+    sizes = _listed("or", sorted({run["benchmarks"] for run in sessions}))
     about = (
         f"Comparisons that were called slower, of {' and '.join(versions)} together, with the "
         f"exact 95 % interval. asv is `asv continuous --factor {factor}` on the same samples. "
@@ -161,6 +165,12 @@ def _calibration(root: Path) -> str:
         f"All rates: [{CALIBRATION.name}]({CALIBRATION.as_posix()})."
     )
     return "\n".join([*lines, "", about])
+
+
+def _listed(word: str, items: Sequence[Any]) -> str:
+    """The items in words, ``word`` before the last one."""
+    *others, last = map(str, items)
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def _sweep(root: Path) -> str:

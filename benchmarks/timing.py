@@ -30,7 +30,7 @@ from .gpu import Monitor, Reading
 BATCH_SECONDS = 0.004
 BATCHES_PER_SAMPLE = 5
 GRAPH_BELOW_SECONDS = 0.001  # launches from Python cannot keep the device busy with shorter ones
-LEAD_IN_BELOW_SECONDS = 0.02  # before longer batches, the device's start-up does not count
+LEAD_IN_BELOW_SECONDS = 0.05  # before longer batches, the device's start-up does not count
 
 ESTIMATE_SECONDS = 0.02  # of launches from which their time is first estimated
 

@@ -43,6 +43,7 @@ from .verdict import MIN_ROUNDS, Samples, is_precise
 MAX_ROUNDS = 28
 ROUNDS_SECONDS = 0.5  # per process, and then no more, but MIN_ROUNDS of launches however long
 SAMPLE_SECONDS = 0.012  # as many batches as come next to it, at least one
+LEAD_IN_BELOW_SECONDS = 0.02  # it would take the time of as many rounds
 ESTIMATE_SECONDS = 0.005
 WARM_UP_CAP_SECONDS = 0.03  # for a GPU that is kept at work it is enough
 CAN_BE_SLOWED = "can be slowed"
@@ -289,7 +290,8 @@ class TurnsSampler(Sampler):
         super()._plan(seconds)
         batch_seconds = seconds * self.plan.launches_per_batch
         batches = max(1, round(SAMPLE_SECONDS / batch_seconds))
-        self.plan = replace(self.plan, batches_per_sample=batches)
+        lead_in = batch_seconds < LEAD_IN_BELOW_SECONDS
+        self.plan = replace(self.plan, batches_per_sample=batches, lead_in=lead_in)
         lead_in_seconds = self.plan.lead_in * (batch_seconds if self.plan.graph else seconds)
         affordable = int(ROUNDS_SECONDS / (batches * batch_seconds + lead_in_seconds))
         self.rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, affordable))

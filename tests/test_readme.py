@@ -147,6 +147,13 @@ def test_the_gate_s_error_rates_stand_beside_asv_s(root):
                 "benchmarks": 39,
                 "gpu_id": "b2",
             },
+            {
+                "gpu": "NVIDIA H200",
+                "processes": 6,
+                "date": "2026-12-01",
+                "benchmarks": 42,
+                "gpu_id": "c3",
+            },
         ],
         "gates": {
             "slower": {"hits": 1, "trials": 300},
@@ -171,9 +178,13 @@ def test_the_gate_s_error_rates_stand_beside_asv_s(root):
     assert large.startswith("| 4096×4096×4096 | 0/200 (0.0%–1.8%) | 194/200 (93.6%–98.9%) | 0/200")
     assert large.endswith("| 6/200 (1.1%–6.4%) |")
     assert "v3 and v4 together" in about
-    assert "39 or 55 benchmarks each: 1/300 (0.0%–1.8%) called slower, 0/300 (0.0%–1.2%)" in about
-    runs = "18 processes on GPU a1 (2026-11-30) and 17 processes on GPU b2 (2026-12-01)"
-    assert f"{runs}; every two" in about
+    assert (
+        "39, 42 or 55 benchmarks each: 1/300 (0.0%–1.8%) called slower, 0/300 (0.0%–1.2%)" in about
+    )
+    assert (
+        "18 processes on GPU a1 (2026-11-30), 17 processes on GPU b2 (2026-12-01) and 6 p" in about
+    )
+    assert "6 processes on GPU c3 (2026-12-01); every two" in about
 
 
 def test_without_a_record_the_ladder_is_there_all_the_same(root):
