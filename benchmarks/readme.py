@@ -157,7 +157,7 @@ def _calibration(root: Path) -> str:
     )
     sizes = _listed("or", sorted({run["benchmarks"] for run in sessions}))
     about = (
-        f"Comparisons that were called slower, of {' and '.join(versions)} together, with the "
+        f"Comparisons that were called slower, of {_listed('and', versions)} together, with the "
         f"exact 95 % interval. asv is `asv continuous --factor {factor}` on the same samples. "
         f"Whole gates of identical code, the suite's {sizes} benchmarks each: "
         f"{_rate([gates['slower']])} called slower, {_rate([gates['undecided']])} ambiguous. "

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import permutations, product
+from itertools import permutations
 from pathlib import Path
 from statistics import mean
 from types import TracebackType
@@ -35,7 +35,7 @@ from .checkout import LADDER
 from .clock import ClockError
 from .cublas import Cublas
 from .measure import by_version
-from .problems import PROBLEMS, parse
+from .problems import PROBLEMS, Problem, parse
 from .products import PLACES, Layout, Operands, Product, random_values
 from .timing import CudaStream, Elapsed, Sampler, WrongResultError
 from .verdict import MIN_ROUNDS, Samples, is_precise
@@ -43,12 +43,16 @@ from .verdict import MIN_ROUNDS, Samples, is_precise
 MAX_ROUNDS = 28
 ROUNDS_SECONDS = 0.5  # per process, and then no more, but MIN_ROUNDS of launches however long
 SAMPLE_SECONDS = 0.012  # as many batches as come next to it, at least one
-LEAD_IN_BELOW_SECONDS = 0.02  # it would take the time of as many rounds
-ESTIMATE_SECONDS = 0.005
-WARM_UP_CAP_SECONDS = 0.03  # for a GPU that is kept at work it is enough
+CHECKS = (Problem(512, 512, 64), Problem(4096, 4096, 64))  # of one block, and of several
 CAN_BE_SLOWED = "can be slowed"
-START_TIMEOUT_SECONDS = 120.0
+START_TIMEOUT_SECONDS = 300.0  # many may start, and compile, on few cores
 ANSWER_TIMEOUT_SECONDS = 60.0
+
+# In place of timing's. The processes of a round share clocks that have not settled, and what the
+# host adds to a launch without a lead-in, 0.15 % of 20 ms: a lead-in would halve the rounds there.
+ESTIMATE_SECONDS = 0.005
+WARM_UP_CAP_SECONDS = 0.03
+LEAD_IN_BELOW_SECONDS = 0.02
 
 
 class SamplingError(RuntimeError):
@@ -193,12 +197,15 @@ def take_turns(
         for process in processes
     ]
 
-    def answer_of(i: int) -> child.Record:
-        """The answer of a process; empty if it fails now."""
+    def hear(i: int) -> child.Record:
+        """What a process answers; ``{"error": why}`` if it does not."""
         try:
-            answer = processes[i].answer(ANSWER_TIMEOUT_SECONDS)
+            return processes[i].answer(ANSWER_TIMEOUT_SECONDS)
         except SamplingError as error:
-            answer = {"error": str(error)}
+            return {"error": str(error)}
+
+    def judged(i: int, answer: child.Record) -> child.Record:
+        """The answer of a process; empty if it has failed, which is noted."""
         if "busy" in answer:
             raise gpu.GpuBusyError(answer["busy"])
         if reason := answer.get("wrong") or answer.get("error"):
@@ -208,7 +215,7 @@ def take_turns(
 
     def ask(i: int, command: str, **arguments: Any) -> child.Record:
         processes[i].tell(command, **arguments)
-        return answer_of(i)
+        return judged(i, hear(i))
 
     def working() -> list[int]:
         """The processes that have not failed."""
@@ -217,9 +224,12 @@ def take_turns(
     get_ready(processes)
     for process in processes:
         process.tell("load", version=version, problem=problem, processes=len(processes))
+    # All are heard before one ends this: what is left in a pipe would be the next command's answer.
+    for i, answer in enumerate([hear(i) for i in range(len(processes))]):
+        judged(i, answer)
+    max_rounds = 0
     for i in working():
-        answer_of(i)
-    max_rounds = max((ask(i, "warm_up").get("rounds", 0) for i in working()), default=0)
+        max_rounds = max(max_rounds, ask(i, "warm_up").get("rounds", 0))
     imprecise = [
         (base, head, share)
         for base, head in permutations(working(), 2)
@@ -290,8 +300,7 @@ class TurnsSampler(Sampler):
         super()._plan(seconds)
         batch_seconds = seconds * self.plan.launches_per_batch
         batches = max(1, round(SAMPLE_SECONDS / batch_seconds))
-        lead_in = batch_seconds < LEAD_IN_BELOW_SECONDS
-        self.plan = replace(self.plan, batches_per_sample=batches, lead_in=lead_in)
+        self.plan = replace(self.plan, batches_per_sample=batches)
         lead_in_seconds = self.plan.lead_in * (batch_seconds if self.plan.graph else seconds)
         affordable = int(ROUNDS_SECONDS / (batches * batch_seconds + lead_in_seconds))
         self.rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, affordable))
@@ -323,14 +332,17 @@ class _Answers:
         self._values = random_values(max(map(Operands.floats, PROBLEMS.values())))
         self._sampler: TurnsSampler | None = None
 
-        # Compiles the check before the turns, for matrices in either order, whole and in blocks:
-        # that takes many seconds of no GPU.
-        for problem, layout in product(PROBLEMS.values(), get_args(Layout)):
-            checked = Product(cublas.multiply, Operands(problem, layout, self._values, warm=True))
-            checked.launch(0)
-            checked.verify(1)
-            del checked
-            self._free_memory()
+        self._compile_check(cublas)
+
+    def _compile_check(self, cublas: Cublas) -> None:
+        """Compile the check of results before the turns, as it takes many seconds: for C that is
+        checked at once and block by block, and B in either order."""
+        for problem in CHECKS:
+            for layout in get_args(Layout):
+                operands = Operands(problem, layout, self._values, warm=True)
+                right = Product(cublas.multiply, operands)
+                right.launch(0)
+                right.verify(1)
 
     def load(self, version: str, problem: str, processes: int) -> child.Record:
         self._monitor.require_alone(own_processes=processes)
@@ -369,6 +381,7 @@ def answer(
 
     timing.ESTIMATE_SECONDS = ESTIMATE_SECONDS
     timing.WARM_UP_CAP_SECONDS = WARM_UP_CAP_SECONDS
+    timing.LEAD_IN_BELOW_SECONDS = LEAD_IN_BELOW_SECONDS
     device = gpu.find()
     assert device is not None, "the parent has found a GPU"
     monitor = gpu.Monitor(device)

@@ -22,7 +22,8 @@ their clocks and temperatures. The rule, for each benchmark:
 6. What is not "same" is measured again in two fresh processes. It is slower, or faster, if both
    pairs say so. If they disagree, their mean decides between "same" and "ambiguous". Gaps beyond
    ``CERTAIN``, in seconds and in cycles, are not measured again. No process's luck explains them:
-   of 21,114 pairs of processes of one binary, on two H200s, none differed by 0.8 % in cycles.
+   of 22,269 pairs of processes of one binary, on three H200s, none differed by 0.8 % in cycles
+   (in seconds, where clocks moved, some by 1.8 %).
 
 ``calibrate`` measures how often the rule is wrong.
 """

@@ -608,6 +608,11 @@ PYTHON_FAULTS = (
                 "gaps = first.seconds, first.cycles",
                 "gaps = [first.seconds]",
             ),
+            (
+                "cycles alone are certain",
+                "gaps = first.seconds, first.cycles",
+                "gaps = [first.cycles]",
+            ),
         ),
     ),
     Faults(
@@ -705,8 +710,25 @@ PYTHON_FAULTS = (
             ("the fastest of the batches", "mean(batch.seconds for", "min(batch.seconds for"),
             ("results not verified", 'ask(i, "finish", processes=len(processes))', "pass"),
             ("first results not verified", "self._sampler.verify_first()", "pass"),
+            (
+                "no warm-up",
+                "self._sampler.warm_up()",
+                "self._sampler._plan(self._sampler._estimate()[0])",
+            ),
+            ("a check that is compiled in the turns", "self._compile_check(cublas)", "pass"),
+            (
+                "an answer left in a pipe",
+                "in enumerate([hear(i) for i in range(len(processes))]):",
+                "in ((i, hear(i)) for i in range(len(processes))):",
+            ),
+            (
+                "timing's own lead-in",
+                "timing.LEAD_IN_BELOW_SECONDS = LEAD_IN_BELOW_SECONDS",
+                "pass",
+            ),
         ),
-        "turns or rounds or sample_that or takes or finish or answered or process_that_dies",
+        "turns or rounds or sample_that or takes or finish or answered or process_that_dies"
+        " or warmed or compiled or somebody",
     ),
     Faults(
         "benchmarks/series.py",

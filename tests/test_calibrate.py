@@ -464,6 +464,7 @@ def on_the_fake_gpu(fake_gpu, monkeypatch):
     monkeypatch.setattr(fake_gpu.cupy.RawModule, "spin", spin, raising=False)
     monkeypatch.setattr(turns.Operands, "floats", lambda problem: problem.m * problem.k * 2)
     monkeypatch.setattr(turns, "PROBLEMS", {SMALL: turns.parse(SMALL)})
+    monkeypatch.setattr(turns, "CHECKS", [turns.parse(SMALL)])
     monkeypatch.setattr(turns, "ROUNDS_SECONDS", 0.01)
     monkeypatch.setattr(calibrate, "SamplingProcess", Process)
     monkeypatch.setattr(calibrate, "BENCHMARKS", [("v1", SMALL), (V4, SMALL)])

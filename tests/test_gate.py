@@ -18,7 +18,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import builds, gate, gate_report, gpu, turns
 from benchmarks.builds import Build
-from benchmarks.checkout import LADDER
+from benchmarks.checkout import LADDER, load
 from benchmarks.problems import PROBLEMS
 from benchmarks.resources import ARCHITECTURES, why_not_run
 from benchmarks.turns import Failure, SamplingError, SamplingProcess, Series
@@ -728,12 +728,14 @@ def test_processes_take_turns(players, tmp_path):
     assert log[-2:] == [["base", "finish"], ["head", "finish"]]
 
 
-def test_processes_load_at_once_and_warm_up_one_by_one(players, tmp_path):
+def test_processes_load_at_once_and_warm_up_one_by_one(players, tmp_path, monkeypatch):
+    monkeypatch.setattr(turns, "ANSWER_TIMEOUT_SECONDS", 5.0)
     base, head = players("base", "head")
     (tmp_path / "child.py").write_text(MET)
     with base, head:
         outcomes = turns.take_turns([base, head], "v1", "1024x1024x1024", 1)
-    assert [len(outcome[0.0].seconds) for outcome in outcomes] == [3, 3]
+    series = {0.0: Series([1.0] * 3, [2.0] * 3, [{}] * 3)}
+    assert outcomes == [series, series]
 
 
 @pytest.mark.parametrize(
@@ -793,10 +795,15 @@ def test_a_wrong_result_is_told_from_other_failures(players):
     assert wrong == Failure("the reason", wrong=True)
 
 
-def test_somebody_else_on_the_gpu_ends_all(players):
+@pytest.mark.parametrize("name", ["base", "head"])
+def test_somebody_else_on_the_gpu_ends_all(players, name):
+    """And no answer is left, which would be taken for the next one."""
     base, head = players("base", "head")
-    with base, head, pytest.raises(gpu.GpuBusyError, match="the reason"):
-        turns.take_turns([base, head], "head busy", "1024x1024x1024", 1)
+    with base, head:
+        with pytest.raises(gpu.GpuBusyError, match="the reason"):
+            turns.take_turns([base, head], f"{name} busy", "1024x1024x1024", 1)
+        again = turns.take_turns([base, head], "v1", "1024x1024x1024", 1)
+    assert [outcome[0.0].seconds for outcome in again] == [[1.0] * 4] * 2
 
 
 def test_a_process_that_cannot_start_ends_all(players):
@@ -822,6 +829,9 @@ def commanded(fake_gpu, monkeypatch):
     monkeypatch.setattr(turns, "WARM_UP_CAP_SECONDS", 0.01)
     monkeypatch.setattr(turns.Operands, "floats", lambda problem: problem.m * problem.k * 2)
     monkeypatch.setattr(turns, "PROBLEMS", {"small": turns.parse(SMALL)})
+    monkeypatch.setattr(turns, "CHECKS", [turns.parse(SMALL)])
+    for constant in ("ESTIMATE_SECONDS", "WARM_UP_CAP_SECONDS", "LEAD_IN_BELOW_SECONDS"):
+        monkeypatch.setattr(turns.timing, constant, None)  # which the process sets
     spun = []
 
     def spin(grid, block, args):
@@ -856,6 +866,41 @@ def test_a_process_samples_and_verifies(commanded):
     assert sample["reading"]["sm_mhz"] == 1980
     assert finished == {"finished": True}
     assert commanded.spun == []
+
+
+def test_the_device_is_warmed_up_on_command(commanded, monkeypatch):
+    warm_ups, warm_up = [], turns.TurnsSampler.warm_up
+    monkeypatch.setattr(
+        turns.TurnsSampler, "warm_up", lambda self: warm_ups.append(self) or warm_up(self)
+    )
+    commanded.answers(LOAD)
+    assert warm_ups == []
+    commanded.answers(LOAD, WARM_UP, SAMPLE)
+    assert len(warm_ups) == 1
+    for constant in ("ESTIMATE_SECONDS", "WARM_UP_CAP_SECONDS", "LEAD_IN_BELOW_SECONDS"):
+        assert getattr(turns.timing, constant) == getattr(turns, constant)
+
+
+def test_the_check_of_results_is_compiled_before_a_process_is_ready(commanded, monkeypatch):
+    checked = []
+    check = turns.Product.verify
+
+    def verify(product, launched):
+        check(product, launched)
+        checked.append(product.operands.b[0].flags.c_contiguous)
+
+    monkeypatch.setattr(turns.Product, "verify", verify)
+    (ready,) = commanded.answers()
+    assert ready["gpu"] == "Fake GPU"
+    assert checked == [True, False]
+
+
+def test_the_check_of_results_is_compiled_for_one_block_and_for_several():
+    edge = load("residual")._BLOCK_EDGE
+    assert [(problem.m > edge, problem.n > edge) for problem in turns.CHECKS] == [
+        (False, False),
+        (True, True),
+    ]
 
 
 def test_a_planted_slowdown_is_a_share_of_the_batch(commanded):
