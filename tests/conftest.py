@@ -52,6 +52,11 @@ def pytest_itemcollected(item):
             item.user_properties.append(("case", number))
 
 
+def pytest_collection_modifyitems(items):
+    """What needs the GPU to itself comes first, before this process is on it too."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+
+
 def pytest_terminal_summary(terminalreporter, config):
     if not config.getoption("cases"):
         return

@@ -242,16 +242,10 @@ def test_without_cuda_every_test_is_collected(tmp_path):
 
 
 @pytest.mark.gpu
-def test_a_kernel_that_writes_where_nothing_is(tmp_path):
+def test_a_kernel_that_writes_where_nothing_is():
     """In a process of its own, whose GPU does nothing more afterwards."""
-    source = tmp_path / "illegal.cu"
-    source.write_text(
-        "// sgemm: TILE_M=8 TILE_N=8 THREADS=64\n"
-        'extern "C" __global__ void sgemm(int M, int N, int K, float alpha, const float* A, '
-        "long long lda, const float* B, long long ldb, float beta, float* C, long long ldc) "
-        "{ *reinterpret_cast<float*>(64) = alpha; }\n"
-    )
+    source = str(Path(__file__).parent / "planted_kernels" / "writes_nowhere.cu")
     command = [sys.executable, "-m", "sgemm", "check", "--json", "--shape", "8x8x8"]
-    run = subprocess.run([*command, "--source", str(source)], capture_output=True, text=True)
+    run = subprocess.run([*command, "--source", source], capture_output=True, text=True)
     assert run.returncode == 1, run.stderr
     assert "CUDA error 700, illegal address: " in run.stdout

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from math import inf, nan
 from pathlib import Path
-from statistics import median
+from statistics import median, pstdev
 from unittest.mock import MagicMock
 
 import pytest
@@ -213,3 +213,14 @@ class TestOnTheGpu:
         one, ten = warm["one launch a batch"], warm["ten launches a batch"]
         assert (one["launches"], ten["launches"] >= 10) == (1, True)
         assert min(one["seconds"]) == pytest.approx(min(ten["seconds"]), rel=0.03)
+
+    @pytest.mark.case("2.8")
+    def test_operands_in_the_cache_are_faster_than_others(self, figures):
+        cold, warm = (min(figures["warm"][cache]["seconds"]) for cache in ("cold L2", "warm L2"))
+        assert 0 < warm < cold
+
+    @pytest.mark.case("2.9")
+    def test_inputs_are_random_and_the_same_in_every_process(self, figures):
+        values = figures["warm"]["inputs"]
+        assert values == figures["cold"]["inputs"]
+        assert pstdev(values) == pytest.approx(3**-0.5, rel=0.01)

@@ -179,6 +179,24 @@ def test_a_module_that_cannot_be_imported_is_reported_beside_the_cases(tmp_path,
     assert "1 error in" in run.stdout
 
 
+def test_what_needs_the_gpu_alone_comes_first(tmp_path):
+    (tmp_path / "test_some.py").write_text("""
+import pytest
+
+def test_one():
+    pass
+
+@pytest.mark.alone
+def test_two():
+    pass
+
+def test_three():
+    pass
+""")
+    run = pytest_run("-v", "-p", "conftest", "-n", "0", str(tmp_path), PYTHONPATH=str(TESTS))
+    assert re.findall(r"::test_(\w+) PASSED", run.stdout) == ["two", "one", "three"]
+
+
 def test_a_case_that_is_none(tmp_path):
     number = "1.3"
     (tmp_path / "test_some.py").write_text(f"""

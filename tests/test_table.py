@@ -225,19 +225,25 @@ def test_without_a_gpu_nothing_is_measured():
     )
 
 
-@pytest.mark.case("2.1", "2.10")
-@pytest.mark.gpu
-@pytest.mark.alone
-def test_the_ladder_on_this_gpu():
-    result = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "table", "--json", "--problem", "512x512x512"],
+def on_the_gpu(*arguments):
+    """What the command prints in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", "table", "--json", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.case("2.1", "2.8", "2.10", "2.12")
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_the_ladder_on_this_gpu():
+    result = on_the_gpu("--problem", "256x256x256")
     assert result.returncode == 0, result.stderr
-    rows = json.loads(result.stdout)["rows"]
+    document = json.loads(result.stdout)
+    rows = document["rows"]
     assert [row["version"] for row in rows] == SUBJECTS
     assert all(0 < row["share_of_peak"] <= 1.001 for row in rows)
     for row in rows:
@@ -245,3 +251,18 @@ def test_the_ladder_on_this_gpu():
             row["seconds"], row["cycles"], row["readings"], strict=True
         ):
             assert cycles / seconds / 1e6 == pytest.approx(reading["sm_mhz"], rel=0.1)
+    empty = document["environment"]["empty_kernel_seconds"] * 1e6
+    for row in rows[:-1]:
+        assert 0 < empty < row["latency_us"]
+        assert row["warm_gflops"] > 0.98 * row["gflops"], "of a warm L2, the other of a cold one"
+
+
+@pytest.mark.case("2.5")
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_a_kernel_that_fails_on_this_gpu_has_no_figure():
+    source = Path(__file__).parent / "planted_kernels" / "writes_nowhere.cu"
+    result = on_the_gpu("--problem", SMALL, "--source", str(source))
+    assert result.returncode == 1, result.stderr
+    assert result.stdout == ""
+    assert "writes_nowhere.cu failed: CUDA error 700, illegal address: " in result.stderr
