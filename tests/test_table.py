@@ -253,8 +253,11 @@ def test_the_ladder_on_this_gpu():
             assert cycles / seconds / 1e6 == pytest.approx(reading["sm_mhz"], rel=0.1)
     empty = document["environment"]["empty_kernel_seconds"] * 1e6
     for row in rows[:-1]:
-        assert 0 < empty < row["latency_us"]
         assert row["warm_gflops"] > 0.98 * row["gflops"], "of a warm L2, the other of a cold one"
+        if row["latency_us"] is None:  # it is not short
+            assert row["seconds"][0] > 0.9 * table.LATENCY_BELOW_SECONDS
+        else:
+            assert 0 < empty < row["latency_us"]
 
 
 @pytest.mark.case("2.5")
