@@ -35,6 +35,7 @@ from .distributions import clopper_pearson
 from .document import document, print_document
 from .gate import BENCHMARKS, Benchmark
 from .progress import progress
+from .tables import print_table
 from .turns import Failure, Outcome, SamplingProcess, get_ready, take_turns
 from .verdict import Comparison, Samples, Verdict, compare, settle, until_precise
 
@@ -493,7 +494,6 @@ def rates(calibration: Calibration, sessions: Sequence[Session]) -> dict[str, An
 
 
 def _print_table(result: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     gates = result["gates"]
@@ -513,7 +513,7 @@ def _print_table(result: Mapping[str, Any]) -> None:
         rates = (row["slower"], row["undecided"], *row["asv_continuous"].values())
         share = f"{row['share']:.1%}" if row["share"] else "identical code"
         table.add_row(row["version"], row["problem"], share, *map(cell, rates))
-    Console().print(table)
+    print_table(table)
 
 
 def cell(rate: Mapping[str, Any]) -> str:

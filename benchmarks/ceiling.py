@@ -14,6 +14,7 @@ from .checkout import ROOT
 from .document import document, print_document
 from .pages.results import asv_runs, table_run
 from .problems import PROBLEMS, Problem, parse
+from .tables import print_table
 
 REFERENCE = "NVIDIA H200"
 WAITS = ("long_scoreboard", "short_scoreboard")
@@ -137,12 +138,8 @@ def _largest(stalls: Mapping[str, float]) -> str:
 
 
 def _print_table(found: Sequence[Mapping[str, Any]], title: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120  # a file or a pipe has no width of its own
     table = Table(title=title, title_justify="left")
     table.add_column("version")
     for heading in ("ceiling", "GFLOPS", "measured", "of ceiling", "ceiling\nwith waits"):
@@ -160,7 +157,7 @@ def _print_table(found: Sequence[Mapping[str, Any]], title: str) -> None:
             row["limit"],
             row["waits"] or "–",
         )
-    console.print(table)
+    print_table(table)
 
 
 def _percent(share: float | None) -> str:

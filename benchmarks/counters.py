@@ -19,6 +19,7 @@ from . import child, profile
 from .checkout import LADDER
 from .document import document, print_document
 from .problems import Problem, parse
+from .tables import print_table
 
 PROBLEMS = ("256x256x256", "200x300x520")
 """One of whole tiles and one that no tile divides."""
@@ -344,7 +345,6 @@ def _bits(widths: Iterable[int]) -> str:
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
@@ -370,4 +370,4 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
             "–" if row["ratio"] is None else f"{row['ratio']:.3f}",
             row["verdict"],
         )
-    Console().print(table)
+    print_table(table)

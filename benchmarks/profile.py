@@ -23,6 +23,7 @@ from .checkout import LADDER
 from .document import document, print_document
 from .measure import CUBLAS, SUBJECTS, by_version
 from .problems import PROBLEMS, Problem
+from .tables import print_table
 
 PROBLEM = PROBLEMS["4096x4096x4096"]
 TIMEOUT_SECONDS = 300.0
@@ -359,7 +360,6 @@ def _version(ncu: str) -> str:
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
@@ -383,4 +383,4 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
             "\n".join(f"{reason.replace('_', ' ')} {share:.0%}" for reason, share in largest),
             *("–" if share is None else f"{share:.0%}" for share in row["pipes"].values()),
         )
-    Console().print(table)
+    print_table(table)

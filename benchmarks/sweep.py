@@ -23,6 +23,7 @@ from .measure import by_version
 from .problems import Problem, parse
 from .products import Operands, Product, random_values
 from .progress import progress
+from .tables import print_table
 from .timing import BLOCKS, CudaStream, Sampler, WrongResultError, sample_blocks
 
 SQUARES = (
@@ -220,7 +221,6 @@ def _measure(
 def _print_table(
     rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], surroundings: Mapping[str, Any]
 ) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
@@ -245,8 +245,7 @@ def _print_table(
             str(row["shared_tiles"]),
             *figures,
         )
-    console = Console()
-    console.print(table)
+    console = print_table(table)
     for row in rows:
         if row["wrong"]:
             console.print(f"{row['problem']}: {row['wrong']}", style="red")

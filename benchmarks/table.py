@@ -23,6 +23,7 @@ from .ffma_peak import FfmaPeak
 from .measure import CUBLAS, by_version, measure_empty_kernel
 from .problems import PROBLEMS, Problem, parse
 from .products import Layout, Multiply, Operands, Product, l2_bytes, random_values
+from .tables import print_table
 from .timing import CudaStream, Sampler, WrongResultError, low_end, reason_to_stop
 
 PEAK = "FFMA peak"
@@ -247,7 +248,6 @@ def _finite(value: float) -> float | None:
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -288,8 +288,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
             "–" if row[key] is None else form.format(row[key]) for key, (_, form) in columns.items()
         ]
         table.add_row(row["version"], row["title"], *cells)
-    console = Console()
-    console.print(table)
+    console = print_table(table)
     for row in rows:
         if row["detail"]:
             console.print(Text(f"{row['version']} is {row['detail']}", style="red"))

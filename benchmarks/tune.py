@@ -29,6 +29,7 @@ from .measure import by_version
 from .problems import PROBLEMS, Problem, parse
 from .products import Layout, Operands, Product, random_values
 from .progress import progress
+from .tables import print_table
 from .timing import BLOCKS, CudaStream, Sampler, WrongResultError, sample_blocks
 
 FAR = 1.5  # times the least time that is predicted at a problem: what takes longer is not timed
@@ -595,8 +596,6 @@ def _print(
 ) -> None:
     """Best first: by what was measured to the end, then by what was measured at all, and by what
     is predicted."""
-    from rich.console import Console
-
     rows = sorted(
         rows,
         key=lambda row: (not row["pruned"], row["gflops"] or 0, row["predicted_gflops"] or 0),
@@ -605,14 +604,11 @@ def _print(
     if options.json:
         print_document(document("tune", surroundings, rows))
         return
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160  # a file or a pipe has no width of its own
     for problem in dict.fromkeys(row["problem"] for row in rows):
         of_problem = [row for row in rows if row["problem"] == problem]
-        console.print(_table(f"{problem} on {surroundings['gpu']}", of_problem))
+        print_table(_table(f"{problem} on {surroundings['gpu']}", of_problem))
     if not surroundings["timed"]:
-        console.print("Nothing was timed: the order is that of the predictions (docs/tuning.md).")
+        print("Nothing was timed: the order is that of the predictions (docs/tuning.md).")
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]]) -> Any:

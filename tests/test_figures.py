@@ -99,7 +99,6 @@ def test_samples_at_low_clocks_count_and_are_marked(fake_gpu, table, monkeypatch
 @pytest.fixture
 def table(capsys, monkeypatch):
     """What ``python -m benchmarks table`` prints for a problem."""
-    monkeypatch.setenv("COLUMNS", "250")
 
     def table(problem, *arguments):
         assert command.main(["table", "--problem", problem, *arguments]) == 0

@@ -1,0 +1,45 @@
+"""How the benchmarks' commands print tables."""
+
+import re
+
+import pytest
+from rich.table import Table
+
+from benchmarks.tables import print_table
+
+NAMES = "4096x4096x4096 A+1", "4096x4096x4096 B column-major"
+FIGURES = "37,781", "0/642 (0.0%–0.6%)"
+
+
+@pytest.fixture
+def table():
+    table = Table("problem", title="What was measured", caption="a caption " * 30)
+    for i in range(6):
+        table.add_column(f"figure {i}", justify="right")
+    for name, figure in zip(NAMES, FIGURES, strict=True):
+        table.add_row(name, *[figure] * 6)
+    return table
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "300"])
+def test_a_pipe_gets_whole_rows(table, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    print_table(table)
+    printed = capsys.readouterr().out
+    for name, figure in zip(NAMES, FIGURES, strict=True):
+        row = r"[│ ]+".join(map(re.escape, [name, *[figure] * 6]))
+        assert re.search(f"^│ {row} +│$|^│ {row} │$", printed, re.MULTILINE), printed
+
+
+def test_a_narrow_terminal_gets_every_character(table, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
+    print_table(table)
+    printed = capsys.readouterr().out
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in printed.splitlines()]
+    assert max(map(len, lines)) == 80
+    assert "…" not in printed
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    first = "".join(row[1] for row in cells)
+    assert FIGURES[0] in first
+    assert FIGURES[1].replace(" ", "") in first.replace(" ", "")
