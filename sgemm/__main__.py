@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from . import doctor, report
+from .choices import measured_on
 from .command import UNKNOWN, conclude
 from .errors import SgemmError
 from .ladder import LADDER, Version, names_for
@@ -91,6 +92,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="X.Y",
         type=_capability,
         help="with --sms: of that compute capability (default: it runs every version)",
+    )
+    explain.add_argument(
+        "--gpu",
+        metavar="NAME",
+        default="",
+        help='with --sms: of that name, such as "NVIDIA H200", for what was measured on it',
     )
 
     examine = commands.add_parser("doctor", help="examine this machine, and say how to repair it")
@@ -280,8 +287,10 @@ def _explain(options: argparse.Namespace) -> int:
     from . import explanation
 
     if options.sms is None:
-        if options.cc is not None:
-            return _cannot_tell(options, "--cc: says of which GPU only together with --sms")
+        for option in ("cc", "gpu"):
+            if getattr(options, option):
+                reason = f"--{option}: says of which GPU only together with --sms"
+                return _cannot_tell(options, reason)
         from .check import usable_cupy
 
         cupy = usable_cupy()
@@ -293,7 +302,9 @@ def _explain(options: argparse.Namespace) -> int:
         gpu = Gpu(cupy.cuda.Device()).hardware
         names, gpu_name, multiprocessors = gpu.versions, gpu.gpu_name, gpu.multiprocessors
     else:
-        gpu_name, multiprocessors = "", options.sms
+        gpu_name, multiprocessors = options.gpu, options.sms
+        if gpu_name and not measured_on(gpu_name):
+            return _cannot_tell(options, f"--gpu: no choices were measured on a {gpu_name!r}")
         names = tuple(LADDER) if options.cc is None else names_for(options.cc)
     if not names:
         return _cannot_tell(options, "that GPU runs no version of the ladder")

@@ -51,8 +51,16 @@ def choose(
     """Which of these versions, and with which tiles, should compute an m×n×k product soonest: what
     was measured on this GPU at the nearest shape, or where none is near, ``ladder.fastest``. The
     simulator, whose ``gpu_name`` is empty, has no choices."""
-    folder = os.environ.get("SGEMM_CHOICES", "")
-    return _choose(folder, names, m, n, k, gpu_name, multiprocessors)
+    return _choose(_folder(), names, m, n, k, gpu_name, multiprocessors)
+
+
+def measured_on(gpu_name: str) -> tuple[Choice, ...]:
+    """What was measured on a GPU of that name; ArgumentError as ``load``."""
+    return load(_folder(), gpu_name)
+
+
+def _folder() -> str:
+    return os.environ.get("SGEMM_CHOICES", "")
 
 
 @lru_cache(4096)

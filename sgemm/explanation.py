@@ -16,7 +16,7 @@ FIGURES = {
     "float4": "whether that path of the kernel runs, for arrays in C's order on 16-byte boundaries",
     "copied": "which of those arrays are copied first",
     "time": "estimated, as a multiple of the least: steps, times the tile's size, over the share "
-    "of the FFMA peak that the version reaches; what tune has measured goes before it",
+    "of the FFMA peak that the version reaches; what tune has measured on the GPU goes before it",
 }
 
 

@@ -13,6 +13,7 @@ from fake_cupy import Device, fake
 import sgemm
 from sgemm import LADDER, check, doctor, explanation
 from sgemm.__main__ import main
+from sgemm.choices import choose
 from sgemm.ladder import fastest
 
 __all__ = ["fake"]  # the fixture
@@ -126,11 +127,25 @@ def test_an_older_gpu(explain):
     ]
 
 
+@pytest.mark.parametrize("options", [[], ["--gpu", "NVIDIA H200"]])
+def test_a_gpu_that_is_not_here_takes_what_was_measured_on_it(explain, options):
+    """Where it has a name; else the rule alone tells."""
+    _, output, _ = explain("640x640x640", "--sms", "132", *options, "--json")
+    taken = chosen(json.loads(output)["rows"])
+    name = options[-1] if options else ""
+    expected = choose(tuple(LADDER), 640, 640, 640, name, 132)
+    assert (taken["version"], tuple(taken["tile"])) == (expected.name, expected.tile)
+    by_rule = LADDER[fastest(tuple(LADDER), 640, 640, 640, 132)]
+    assert (expected == by_rule) == (not options)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["64x64x64"], "there is no usable GPU, and no --sms: "),
         (["64x64x64", "--cc", "9.0"], "--cc: .* --sms"),
+        (["64x64x64", "--gpu", "NVIDIA H200"], "--gpu: .* --sms"),
+        (["64x64x64", "--sms", "132", "--gpu", "H200"], "no choices were measured on a 'H200'"),
         (["64x64x64", "--sms", "4", "--cc", "5.0"], "runs no version"),
         (["64x64x64", "--sms", "4", "--cc", "nine"], "'nine' is not a compute capability"),
         (["64x64x64", "--sms", "0"], "'0' is not a positive integer"),
