@@ -43,6 +43,8 @@ def _failed(error: Exception) -> int:
     if not isinstance(error, ImportError | MemoryError | OSError | RuntimeError | ValueError):
         raise error
     reason = explain(error)
+    if "No module named" in reason:
+        reason += "; pip install '.[dev]' in the checkout brings what the benchmarks need"
     if isinstance(error, NoGpuError):
         reason += f"; {doctor.why_no_gpu(doctor.examine())}"
     print(f"python -m benchmarks: {reason}", file=sys.stderr)

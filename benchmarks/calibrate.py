@@ -287,7 +287,10 @@ def _begun(path: Path, file: TextIO) -> tuple[Session | None, bytes]:
 
 
 def _to_judge(path: Path) -> Session:
-    session = read(path)
+    try:
+        session = read(path)
+    except OSError as error:
+        raise OSError(f"--from: {path} cannot be read ({error.strerror})") from error
     if not session.recorded:
         raise ValueError(
             f"--from: {path} holds no benchmark yet, its run was cut short before the first; "

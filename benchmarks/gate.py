@@ -9,6 +9,7 @@ Exit status: 0 nothing is slower, 1 something is slower or wrong, 2 it cannot be
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -64,7 +65,8 @@ def add_parser(commands: Any) -> None:
     command: argparse.ArgumentParser = commands.add_parser(
         "gate",
         help="whether a commit is slower than another one",
-        description="Builds two commits, samples them in turns on one GPU and compares them.",
+        description="Builds two commits, samples them in turns on one GPU and compares them. Exit "
+        "status: 0 nothing is slower, 1 something is slower, worse or wrong, 2 it cannot be told.",
     )
     command.add_argument("base", metavar="BASE", help="the commit to compare with")
     command.add_argument("head", metavar="HEAD", help="the commit that may be slower")
@@ -102,6 +104,8 @@ def run(options: argparse.Namespace) -> int:
         print(summary, end="")
     report.remember()
     _write(options.markdown, summary)
+    if report.status() == 2:
+        print(f"python -m benchmarks gate: {report.headline()}", file=sys.stderr)
     return report.status()
 
 

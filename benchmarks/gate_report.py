@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,7 +113,7 @@ class Report:
 
     def markdown(self) -> str:
         """The summary: what is not the same first, then all in detail, folded."""
-        parts = [f"### Gate: {self._headline()}", "", *self._about()]
+        parts = [f"### Gate: {self.headline()}", "", *self._about()]
         if told := [row for row in self.rows if row.verdict not in _UNREMARKABLE]:
             parts += ["", *_table(told)]
         same_binary = _names(row for row in self.rows if row.verdict is Verdict.SAME_BINARY)
@@ -131,7 +132,8 @@ class Report:
             if row.verdict in RED and not (self.accepted and row.verdict in ACCEPTABLE)
         ]
 
-    def _headline(self) -> str:
+    def headline(self) -> str:
+        """The outcome in a few words."""
         red = self._red()
         counts = ", ".join(
             f"{count} {verdict.value}"
@@ -141,7 +143,8 @@ class Report:
         if counts:
             return f"{counts} of {len(self.rows)} benchmarks"
         if self.accepted:
-            return f"{len(self.slower())} slower and accepted"
+            accepted = Counter(row.verdict.value for row in self.slower())
+            return ", ".join(f"{n} {verdict}" for verdict, n in accepted.items()) + " and accepted"
         if all(row.verdict is Verdict.SAME_BINARY for row in self.rows):
             return "the same binary"
         return "nothing is slower" if self.compared == "speed" else "nothing is worse"

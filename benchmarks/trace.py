@@ -105,7 +105,7 @@ def answer(
         except sgemm.MissingError as error:
             emit(key, {"skip": str(error)})
         except sgemm.SgemmError as error:
-            emit(key, {"error": str(error).splitlines()[0]})
+            emit(key, {"error": child.in_one_line(error)})
 
 
 def key_of(version: str, shape: str) -> str:

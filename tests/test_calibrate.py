@@ -473,6 +473,14 @@ def on_the_fake_gpu(fake_gpu, monkeypatch):
     return state
 
 
+@pytest.mark.parametrize(("name", "why"), [("absent", "No such file"), ("", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_named(capsys, tmp_path, name, why):
+    status, printed = run(capsys, "--from", str(tmp_path / name))
+    assert status == 2
+    assert printed.err.startswith(f"python -m benchmarks: --from: {tmp_path / name} cannot be read")
+    assert why in printed.err
+
+
 def test_kernels_are_sampled_and_judged_though_the_run_is_cut_short(
     on_the_fake_gpu, capsys, tmp_path
 ):

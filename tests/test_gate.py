@@ -233,6 +233,10 @@ def test_a_kernel_that_does_not_compile_is_no_measurement(project, capsys):
     assert status == 2
     found = verdicts(printed)
     assert found.pop(("v2", "1024x1024x1024")) == "no measurement"
+    rows = [row for row in json.loads(printed.out)["rows"] if row["version"] == "v2"]
+    what = r"head: v2_shared_memory\.cu does not compile: v2_shared_memory\.cu\(\d+\): error: "
+    assert all(re.match(what, row["detail"]) for row in rows), rows[0]["detail"]
+    assert "no measurement of" in printed.err
     assert found["v1", "1024x1024x1024"] == "same binary"
 
 
@@ -490,6 +494,8 @@ def test_what_stays_ambiguous_is_red(measured, capsys):
     assert status == 2
     assert printed.out.startswith(f"### Gate: 1 ambiguous of {ALL} benchmarks\n")
     assert "the clocks differed" in printed.out
+    last = printed.err.splitlines()[-1]
+    assert last == f"python -m benchmarks gate: 1 ambiguous of {ALL} benchmarks"
 
 
 @pytest.mark.parametrize(

@@ -361,7 +361,16 @@ def test_profile(history):
     document = json.dumps({"environment": environment, "rows": rows})
     (history.folder / "docs" / "profile-m.json").write_text(document)
     history.add("m", 0, made_up())
-    page = page_of(write(history), history, "m", 0)
+    older = made_up()
+    speeds = older["speed.Speed.track_gflops"]
+    older["speed.Speed.track_gflops"] = {p: v for p, v in speeds.items() if p[0] in ("v0", "v3")}
+    history.add("m", 1, older)
+    folder = write(history)
+    page = page_of(folder, history, "m", 0)
+    assert "One profile for all commits, which does not tell whose it is." in page.text
+    older_page = page_of(folder, history, "m", 1)
+    assert {name for name, _ in older_page.cells("stalls")} == {"v0", "v3"}
+    assert older_page.cells("ladder")["v1", "Bottleneck"].text == "–"
     for i, name in enumerate(LADDER):
         assert page.cells("ladder")[name, "Bottleneck"].text == f"reason {i}" + "memory" * bool(i)
         shown = page.cells("stalls")

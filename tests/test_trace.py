@@ -321,7 +321,8 @@ def test_an_old_commit_is_counted_as_it_was():
         m, n, k = map(int, shape.split("x"))
         for version in (LADDER["v0"], v3):
             assert records[f"{version.name} {shape}"] == trace(version, m, n, k).figures()
-        assert "does not compile" in records[f"v1 {shape}"]["error"]
+        assert "does not compile" in (error := records[f"v1 {shape}"]["error"])
+        assert "broken" in error
         assert records[f"v2 {shape}"] == {"skip": "this commit has no v2"}
 
 

@@ -51,7 +51,8 @@ def section(run: Run, table: Run | None) -> Element:
     }
     content: list[Element]
     if speeds:
-        roof = peak(run) or (table and peak(table))
+        own = peak(run)
+        roof = own or (table and peak(table))
         memory = table and bandwidth(table.facts)
         content = [
             _picture(speeds, roof or None, memory or None, run.figure("gflops", "cublas", PROBLEM)),
@@ -64,7 +65,8 @@ def section(run: Run, table: Run | None) -> Element:
                     " The slope is the memory's bandwidth; the L2 cache delivers more."
                     if memory
                     else ""
-                ),
+                )
+                + ("" if own or not roof else " The roof is that of the interleaved run."),
             ),
         ]
     else:

@@ -80,10 +80,10 @@ def _most_telling(runs: Sequence[Run]) -> Run:
 
 def _page(run: Run, sources: Sources) -> str:
     profile = sources.profiles.get(run.machine)
-    profiled = {row["version"]: row for row in profile["rows"]} if profile else {}
+    profiled = stalls.of_run(profile, run) if profile else {}
     sections = [
         ladder.section(run, _previous(run, sources.runs), profiled),
-        stalls.section(profiled, profile["environment"]) if profile else None,
+        stalls.section(profiled, profile["environment"]) if profile and profiled else None,
         roofline.section(run, sources.tables.get(run.machine)),
         shapes.section(run),
         compiler.section(run, _elsewhere(run, sources.runs)),

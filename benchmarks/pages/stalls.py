@@ -6,14 +6,26 @@ from xml.etree.ElementTree import Element
 
 from . import cells
 from .markup import element
+from .results import Run
 
 TEXTS = ("Bottleneck", "Largest shares of the warps' time")
 LARGEST = 3
 """So many stall reasons are named for each version."""
 
 
+def of_run(profile: Mapping[str, Any], run: Run) -> dict[str, Mapping[str, Any]]:
+    """The rows of ``python -m benchmarks profile`` of those versions that a run has timed."""
+    problem = profile["environment"]["problem"]
+    return {
+        row["version"]: row
+        for row in profile["rows"]
+        if run.figure("gflops", row["version"], problem) is not None
+    }
+
+
 def section(profile: Mapping[str, Mapping[str, Any]], environment: Mapping[str, Any]) -> Element:
     """``profile`` has the rows of ``python -m benchmarks profile`` by version."""
+    commit = environment.get("checkout")
     pipes = list(dict.fromkeys(pipe for row in profile.values() for pipe in row["pipes"]))
     head = element(
         "tr",
@@ -37,7 +49,8 @@ def section(profile: Mapping[str, Mapping[str, Any]], environment: Mapping[str, 
             "p",
             f"Stall reasons, and how busy the pipes and memories are, at "
             f"{environment['problem'].replace('x', '×')} on {environment['gpu']}; Nsight Compute "
-            f"{environment['nsight_compute']}.",
+            f"{environment['nsight_compute']}. One profile for all commits, "
+            + (f"of {commit}." if commit else "which does not tell whose it is."),
         ),
         cells.table("What holds each version back", [head], rows, "cards"),
         id="stalls",
