@@ -12,11 +12,12 @@ from math import exp
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import builds, gate, gate_report, gpu, turns
+from benchmarks import builds, child, gate, gate_report, gpu, turns
 from benchmarks.builds import Build
 from benchmarks.checkout import LADDER, load
 from benchmarks.problems import PROBLEMS
@@ -530,6 +531,13 @@ def test_an_accepted_slowdown_is_green_and_remembered(measured, capsys):
     assert len(entry["changes"]) == OF_V1
 
 
+def test_what_is_worse_and_accepted_is_called_so():
+    rows = [gate_report.Row("v1", "sm_90 registers", Verdict.WORSE)] * 3
+    report = gate_report.Report("registers", "base", "head", rows)
+    report.accept("wanted")
+    assert report.headline() == "3 worse and accepted"
+
+
 def test_a_wrong_result_is_not_accepted(measured, capsys):
     measured.gflops = 160, 50
     failure = Failure("wrong: 3 of 9 elements", wrong=True)
@@ -638,6 +646,32 @@ def test_a_busy_gpu_is_named(measured, capsys, monkeypatch):
     status, printed = measure(capsys)
     assert status == 2
     assert "another process computes on the GPU" in printed.err
+
+
+@pytest.mark.parametrize("name", ["asv", "rich"])
+def test_a_package_that_is_not_there_is_told_how_to_install(capsys, monkeypatch, name):
+    error = ModuleNotFoundError(f"No module named {name!r}")
+    monkeypatch.setattr(gate, "run", Mock(side_effect=error))
+    assert command.main(["gate", "HEAD~1", "HEAD"]) == 2
+    reason = f"{error}; pip install '.[dev]' in the checkout brings what the benchmarks need"
+    assert capsys.readouterr().err == f"python -m benchmarks: {reason}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "ValueError"),
+        ("first\nsecond", "first"),
+        ("a.cu does not compile:", "a.cu does not compile:"),
+        (
+            "a.cu does not compile:\n  a.cu(3): error: no\nmore",
+            "a.cu does not compile: a.cu(3): error: no",
+        ),
+        ("a.cu does not compile:\nIn file b:\n  error: no", "a.cu does not compile: error: no"),
+    ],
+)
+def test_an_error_in_one_line(text, line):
+    assert child.in_one_line(ValueError(text)) == line
 
 
 # The processes that take turns
