@@ -25,6 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".github" / "workflows"
 FILES = sorted(FOLDER.glob("*.yml"))
 LONGEST_MINUTES = 140
+GITHUBS_MACHINE = "ubuntu-24.04"
+ON_OUR_MACHINES = {("gpu-machine.yml", "measure"), ("gpu-pull-request.yml", "gate")}
+"""Whoever adds a job there adds its tests here."""
+
 TRIGGERS = {"push", "pull_request", "schedule", "workflow_dispatch", "workflow_call"}
 """Not among them: what runs with the right to write on behalf of a fork's code."""
 
@@ -77,8 +81,11 @@ def job_violations(name, job_name, job):
         return
     if not 0 < job.get("timeout-minutes", 0) <= LONGEST_MINUTES:
         yield "no time limit"
-    if may_write and is_self_hosted(job):
-        yield "a machine of one's own may write"
+    if is_self_hosted(job):
+        if may_write:
+            yield "a machine of one's own may write"
+        if (name, job_name) not in ON_OUR_MACHINES:
+            yield "not on GitHub's machine"
     for step in job["steps"]:
         if "run" in step:
             yield from run_violations(step)
@@ -133,7 +140,8 @@ def needs_history(step):
 
 
 def is_self_hosted(job):
-    return "self-hosted" in job.get("runs-on", "")
+    """As far as one can tell: a label alone, which may have any name, asks for such a machine."""
+    return job.get("runs-on", GITHUBS_MACHINE) != GITHUBS_MACHINE
 
 
 @pytest.mark.case("4.7", "4.11", "5.1")
@@ -165,6 +173,17 @@ PLANTED = {
     "a variable from elsewhere": ("          HEAD: ", "          TAIL: ", "HEAD in"),
     "shell magic": ("- run: .ci/run", "- run: .ci/run && curl example.org", "no command"),
     "an option that is gone": ("--static", "--statics", "arguments of"),
+    "a GPU by its label": ("runs-on: ubuntu-24.04", "runs-on: nvidia-h200", "not on GitHub's"),
+    "a GPU by its group": (
+        "runs-on: ubuntu-24.04",
+        "runs-on: {group: gpus, labels: [self-hosted, nvidia-h200]}",
+        "not on GitHub's",
+    ),
+    "a GPU by a matrix": (
+        "runs-on: ubuntu-24.04",
+        'runs-on: "${{ matrix.machine }}"',
+        "not on GitHub's",
+    ),
 }
 
 
@@ -227,11 +246,7 @@ def self_hosted_jobs():
 
 
 def test_the_jobs_on_machines_of_one_s_own():
-    """Whoever adds one adds its test here."""
-    assert set(self_hosted_jobs()) == {
-        ("gpu-machine.yml", "measure"),
-        ("gpu-pull-request.yml", "gate"),
-    }
+    assert set(self_hosted_jobs()) == ON_OUR_MACHINES
     assert set(load("gpu-machine.yml")[True]) == {"workflow_call"}
     callers = {
         file.name
