@@ -87,7 +87,12 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     site_parser = commands.add_parser("site", help="measure commits and publish the history")
     site_parser.add_argument("--machine", default=machine, help="default: %(default)s")
     which = site_parser.add_mutually_exclusive_group()
-    which.add_argument("range", nargs="?", default="HEAD^!", help="default: %(default)s")
+    which.add_argument(
+        "range",
+        nargs="?",
+        default="HEAD",
+        help="a commit, a range of them, or a word of asv's such as NEW; default: %(default)s",
+    )
     which.add_argument(
         "--missing",
         type=int,
@@ -131,6 +136,8 @@ def site(machine: str, commits: str, missing: int | None) -> int:
             hashes.write("".join(f"{commit}\n" for commit in found[:missing]))
             hashes.flush()
             commits = f"HASHFILE:{hashes.name}" if found else ""
+        elif is_commit(commits):
+            commits += "^!"  # alone, which asv takes for all of its history
         if commits:
             announce(f"Measuring {commits} as {machine}")
             # Without it asv does not say why a setup_cache failed; a log is all that a CI leaves.
@@ -160,6 +167,12 @@ def commits_without_results(machine: str) -> list[str]:
     measured = {file.name.partition("-")[0] for file in files}
     commits = git("log", "--first-parent", "--format=%H", "--", *MEASURED).split()
     return [commit for commit in commits if commit[:8] not in measured]
+
+
+def is_commit(revision: str) -> bool:
+    """Whether it names one; a range does not, nor do asv's own words."""
+    command = ["git", "rev-parse", "--quiet", "--verify", revision + "^{commit}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
 
 
 def gate(base: str, head: str, static: bool, report: str | None, pull_request_text: str) -> int:

@@ -79,13 +79,27 @@ def test_uncommitted_changes_are_refused(checkout, which, staged):
 
 
 @pytest.mark.case("4.4")
-def test_one_commit_is_measured_unless_told_otherwise(asv, monkeypatch, checkout):
-    """A bare hash is all of a history to asv."""
+@pytest.mark.parametrize(
+    ("asked_for", "measured"),
+    [
+        ([], "HEAD^!"),
+        (["HEAD"], "HEAD^!"),
+        (["main~1"], "main~1^!"),
+        (["v1"], "v1^!"),
+        *(([given], given) for given in ("HEAD^!", "HEAD~1..HEAD", "v1~1..", "main --all")),
+        *(([given], given) for given in ("ALL", "NEW", "EXISTING", "TAGS", "HASHFILE:/dev/null")),
+    ],
+)
+def test_one_commit_is_measured_unless_told_otherwise(
+    asv, monkeypatch, checkout, asked_for, measured
+):
+    """A bare revision is all of a history to asv."""
+    git(checkout, "tag", "--annotate", "--message=released", "v1")
     monkeypatch.setattr(dev, "ROOT", checkout)
-    monkeypatch.setattr(dev.sys, "argv", ["dev.py", "site"])
+    monkeypatch.setattr(dev.sys, "argv", ["dev.py", "site", *asked_for])
     assert dev.main() == 0
     (measuring, _), (publishing, _) = asv
-    assert measuring[-1] == "HEAD^!"
+    assert measuring[-1] == measured
     assert publishing == ("-m", "asv", "publish")
 
 
