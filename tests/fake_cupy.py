@@ -121,9 +121,11 @@ class Module:
 
     def load(self, cubin):
         self.source, self.defines = json.loads(cubin)
+        self.device = Device.current
 
     def get_function(self, entry):
         def function(blocks, threads, args, shared_mem=0):
+            assert Device.current == self.device, "CUDA error 400, invalid resource handle"
             Function.launches.append((Device.current, Stream.current().ptr))
             path = kernel_path(self.source)
             simulator.launch(path, entry, self.defines, *blocks, *threads, args)

@@ -506,7 +506,54 @@ PYTHON_FAULTS = (
                 "buffer[problem.a_offset :].reshape",
                 "buffer[: m * k].reshape",
             ),
+            (
+                "B without values",
+                "reshape(k, n).copy(order)",
+                "reshape(k, n).copy(order) * 0 + 1",
+            ),
+            (
+                "always the same operands",
+                "self._multiply(self.operands.a[i], self.operands.b[i], self._outs[i])",
+                "self._multiply(self.operands.a[0], self.operands.b[0], self._outs[i])",
+            ),
         ),
+    ),
+    Faults(
+        "sgemm/gpu.py",
+        ("test_gpu_calls.py",),
+        (
+            (
+                "one device for all",
+                "self.hardware = _devices[device.id]",
+                "self.hardware = _devices[0]",
+            ),
+            (
+                "kernels of another device",
+                "self.functions: dict[Kernel, Any] = {}",
+                "self.functions: dict[Kernel, Any] = _devices.setdefault(-1, {})",
+            ),
+        ),
+        "the_other_device",
+    ),
+    Faults(
+        "benchmarks/gpu.py",
+        ("test_figures.py",),
+        (
+            ("others on the GPU", "if len(processes) <= own_processes:", "if True:"),
+            ("no patience", "if time.monotonic() > deadline:", "if True:"),
+            (
+                "no temperature",
+                "celsius=self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)",
+                "celsius=None",
+            ),
+            ("no clock", "            sm_mhz=sm_mhz,", "            sm_mhz=None,"),
+            (
+                "GPUs of a model that are one",
+                "uuid and hashlib.sha256(uuid.encode()).hexdigest()[:12]",
+                "None",
+            ),
+        ),
+        "recorded or others or another",
     ),
     Faults(
         "benchmarks/measure.py",

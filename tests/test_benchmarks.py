@@ -80,6 +80,26 @@ class TestOperands:
         assert values.std() == pytest.approx(3**-0.5, rel=0.05)
         assert (values == products.random_values(1000)).all()
 
+    @pytest.mark.case("2.9")
+    def test_all_sets_hold_them(self, fake_gpu):
+        problem = Problem(24, 16, 8, a_offset=1)
+        values = products.random_values(products.Operands.floats(problem))
+        operands = products.Operands(problem, "column", values, places=3)
+        a, b = np.split(values, [24 * 8])
+        assert len(operands.a) == len(operands.b) == operands.sets
+        assert all((copy == a.reshape(24, 8)).all() for copy in operands.a)
+        assert all((copy == b.reshape(8, 16)).all() for copy in operands.b)
+
+    @pytest.mark.case("2.8")
+    def test_each_launch_takes_another_set(self, fake_gpu):
+        launched = []
+        operands = self.operands(Problem(16, 16, 16))
+        product = products.Product(lambda *matrices: launched.append(matrices), operands)
+        for i in range(product.sets):
+            product.launch(i)
+        for matrices in zip(*launched, strict=True):  # A, B and C
+            assert len({matrix.ctypes.data for matrix in matrices}) == product.sets > 1
+
     @pytest.mark.case("2.8")
     @pytest.mark.parametrize("size", [16, 64, 128])
     def test_the_other_sets_fill_the_cache(self, fake_gpu, size):

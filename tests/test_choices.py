@@ -13,7 +13,7 @@ from problems import multiply as compute
 
 import sgemm
 from benchmarks import tune
-from sgemm import LADDER, ArgumentError, choices, ladder, multiply
+from sgemm import LADDER, ArgumentError, choices, ladder, multiply, simulator
 from sgemm.choices import SCHEMA, WITHIN, choose
 from sgemm.gpu import Gpu
 from sgemm.simulated import SimulatedGpu
@@ -224,7 +224,9 @@ def test_the_simulator_has_no_choices(folder):
 def test_what_is_shipped_is_right_around_its_tiles(place, chosen):
     tile_m, tile_n, tile_k = chosen.tile
     for m, n, k in ((tile_m + 1, tile_n - 1, 3 * tile_k + 1), (33, tile_n + 4, tile_k - 4)):
-        assert compute(Problem(m, n, k), chosen, place).residual().ok
+        with simulator.checked() as findings:
+            assert compute(Problem(m, n, k), chosen, place).residual().ok
+        assert findings == []
 
 
 @pytest.mark.case("1.41")
