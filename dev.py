@@ -286,15 +286,23 @@ def constraints() -> str:
 
 
 def describe_machine(name: str) -> None:
-    """Tell asv about this machine, unless it knows it; without what changes from boot to boot, as
-    asv starts a new series when a fact changes."""
+    """Tell asv about this machine, in the words of its recorded results: asv starts a new series
+    when a fact changes. Without any, and unless asv knows it, by what does not change from boot to
+    boot."""
     known = Path.home() / ".asv-machine.json"
-    if known.exists() and name in json.loads(known.read_text()):
+    machines = json.loads(known.read_text()) if known.exists() else {"version": 1}
+    recorded = ROOT / "results" / name / "machine.json"
+    if recorded.exists():
+        facts = json.loads(recorded.read_text())
+        del facts["version"]  # of the file's format: it is none of the machine
+        known.write_text(json.dumps(machines | {name: facts}, indent=4))
+        return
+    if name in machines:
         return
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    facts = ["--machine", name, "--os", platform.system(), "--ram", f"{memory_gib:.0f} GiB"]
+    described = ["--machine", name, "--os", platform.system(), "--ram", f"{memory_gib:.0f} GiB"]
     run("-m", "asv", "machine", "--yes")  # asv changes facts only where it has some already
-    run("-m", "asv", "machine", *facts)
+    run("-m", "asv", "machine", *described)
 
 
 def require_history() -> None:

@@ -178,6 +178,26 @@ def test_a_machine_is_described_without_asking(project):
     assert not any(os.uname().release in fact for fact in described.values())
 
 
+@pytest.mark.case("4.6")
+@pytest.mark.parametrize("known", [None, {}, {MACHINE: {"machine": MACHINE, "ram": "64 GiB"}}])
+def test_a_machine_with_results_is_described_as_they_say(project, known):
+    """On a new machine of that name, or under a new user, its series goes on."""
+    facts = {"machine": MACHINE, "os": "Linux", "cpu": "", "ram": "128 GiB"}
+    record = project.folder / "results" / MACHINE / "machine.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps(facts | {"version": 1}))
+    home = Path("~/.asv-machine.json").expanduser()
+    home.unlink()
+    if known is not None:
+        home.write_text(json.dumps(known | {"laptop": {"machine": "laptop"}, "version": 1}))
+    assert dev.site(MACHINE, "HEAD", missing=None) == 0
+    assert json.loads(record.read_text()) == facts | {"version": 1}
+    (result,) = record.parent.glob("*-*.json")
+    params = json.loads(result.read_text())["params"]
+    assert {name: params[name] for name in params if name != "python"} == facts
+    assert ("laptop" in json.loads(home.read_text())) == (known is not None)
+
+
 @pytest.mark.case("4.11")
 def test_a_benchmark_that_raises_is_red_and_named(project, monkeypatch, capfd):
     """With its cause, also where a log is all that is left; what did not fail is kept."""
