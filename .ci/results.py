@@ -4,8 +4,9 @@
     python3 .ci/results.py fetch                    bring its results into this checkout
     python3 .ci/results.py record MACHINE FOLDER    add those of MACHINE, found in FOLDER, and push
 
-FOLDER has what results/ had on the machine: benchmarks.json, the machine's folder and, where a
-slowdown was accepted, accepted.jsonl.
+FOLDER has what the checkout had on the machine: in results/ benchmarks.json, the machine's folder
+and, where a slowdown was accepted, accepted.jsonl; and .asv/measurements/, all that was measured of
+each commit, with the state of the GPU at each sample.
 
 The branch is main with more files in results/, so that `git merge origin/results` on main changes
 nothing else.
@@ -26,7 +27,7 @@ from pathlib import Path
 
 BRANCH = "results"
 MAIN = "main"
-ACCEPTED = "accepted.jsonl"
+ACCEPTED = Path("results", "accepted.jsonl")
 PUSHES = 5  # as another machine may push between our fetch and our push
 IDENTITY = (
     "-c",
@@ -75,14 +76,14 @@ def fetch(checkout: Path) -> None:
 
 def record(checkout: Path, machine: str, folder: Path) -> None:
     """Commit the results that ``folder`` has of ``machine``, and push."""
-    files = results_of(machine, folder)
+    found = results_of(machine, folder)
     for _ in range(PUSHES):
         with merged(checkout) as tree:
-            for file in files:
-                target = tree / "results" / file.relative_to(folder)
+            for path, text in found.items():
+                target = tree / path
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, target)
-            remember(folder / ACCEPTED, tree / "results" / ACCEPTED)
+                target.write_text(text)
+            remember(folder / ACCEPTED, tree / ACCEPTED)
             git(tree, "add", "--force", "results")  # other machines' are ignored in a checkout
             if git(tree, "diff", "--cached", "--name-only"):
                 git(tree, *IDENTITY, "commit", "--quiet", "--message", f"Results of {machine}")
@@ -92,19 +93,29 @@ def record(checkout: Path, machine: str, folder: Path) -> None:
     raise ResultsError(f"git push failed {PUSHES} times, see above")
 
 
-def results_of(machine: str, folder: Path) -> list[Path]:
-    """The files to record; raises ResultsError unless they are what asv writes for that machine."""
+def results_of(machine: str, folder: Path) -> dict[Path, str]:
+    """The files to record, and what they will have; raises ResultsError unless ``folder`` has what
+    is written for that machine."""
     if not re.fullmatch(r"\w[\w.-]*", machine):
         raise ResultsError(f"no name of a machine: {machine!r}")
-    files = [folder / "benchmarks.json", *sorted((folder / machine).glob("*.json"))]
-    for file in files:
+    results = folder / "results"
+    files = [results / "benchmarks.json", *sorted((results / machine).glob("*.json"))]
+    whole_hash = "?" * 40  # what is named otherwise is of no commit
+    measurements = sorted((folder / ".asv" / "measurements").glob(f"{whole_hash}.json"))
+    found = {}
+    for file in [*files, *measurements]:
         try:
-            content = json.loads(file.read_text())
+            text = file.read_text()
+            content = json.loads(text)
         except (OSError, ValueError) as error:
             raise ResultsError(f"{file} is no file of results: {error}") from None
         if file.name == "machine.json" and content["machine"] != machine:
             raise ResultsError(f"{file} is of {content['machine']}")
-    return files
+        if file in measurements:  # on one line, as asv takes every .json there for results
+            found[Path("results", machine, f"{file.stem}.jsonl")] = json.dumps(content) + "\n"
+        else:
+            found[file.relative_to(folder)] = text
+    return found
 
 
 def remember(found: Path, kept: Path) -> None:

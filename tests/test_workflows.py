@@ -18,8 +18,10 @@ from urllib.parse import parse_qs
 
 import pytest
 import yaml
+from asv.results import iter_results_paths
 
 import dev
+from benchmarks import gpu, measure, speed
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".github" / "workflows"
@@ -506,10 +508,10 @@ def checkout(tmp_path):
 
 def measured(folder, machine, **commits):
     """A folder with what a machine measured, as its artifact has it."""
-    write(folder / "benchmarks.json", {"version": 2})
-    write(folder / machine / "machine.json", {"machine": machine})
+    write(folder / "results" / "benchmarks.json", {"version": 2})
+    write(folder / "results" / machine / "machine.json", {"machine": machine, "version": 1})
     for commit, content in commits.items():
-        write(folder / machine / f"{commit}-env.json", content)
+        write(folder / "results" / machine / f"{commit}-env.json", content)
     return folder
 
 
@@ -581,7 +583,7 @@ def test_another_machine_may_push_in_between(checkout, tmp_path, monkeypatch):
 def test_accepted_slowdowns_are_remembered_once(checkout, tmp_path):
     for number, machine, lines in ((1, "h200", "1\n"), (2, "a100", "2\n"), (3, "h200", "1\n3\n")):
         folder = measured(tmp_path / str(number), machine)
-        (folder / "accepted.jsonl").write_text(lines)
+        (folder / "results" / "accepted.jsonl").write_text(lines)
         results.record(checkout, machine, folder)
     results.record(checkout, "h200", measured(tmp_path / "4", "h200"))  # which accepted nothing
     results.fetch(checkout)
@@ -591,10 +593,46 @@ def test_accepted_slowdowns_are_remembered_once(checkout, tmp_path):
 def test_an_accepted_slowdown_that_was_cut_short_is_refused(checkout, tmp_path):
     """The site would not be made any more."""
     folder = measured(tmp_path / "1", "h200", bbbbbbbb={})
-    (folder / "accepted.jsonl").write_text('{"reason": "exact now"}\n{"reas')
+    (folder / "results" / "accepted.jsonl").write_text('{"reason": "exact now"}\n{"reas')
     with pytest.raises(results.ResultsError, match=r"accepted.jsonl is no file of accepted slow"):
         results.record(checkout, "h200", folder)
     assert git(checkout, "ls-remote", "origin", results.BRANCH) == ""
+
+
+def test_the_state_of_the_gpu_is_kept_beside_the_results(checkout, tmp_path, monkeypatch):
+    """That of a commit, in a file that asv does not take for results."""
+    folder = measured(tmp_path / "1", "h200", bbbbbbbb={})
+    reading = {"sm_mhz": 1980, "throttled": ["power cap"], "celsius": 61}
+    measurements = {"v0": {"16x16x16": {"seconds": [1.0], "readings": [reading]}}}
+    monkeypatch.setattr(gpu, "find", lambda: gpu.Gpu("", "", (9, 0), "13.0"))
+    monkeypatch.setattr(measure, "run", lambda: measurements)
+    monkeypatch.setenv("ASV_CONF_DIR", str(folder))
+    for commit in ("b" * 40, "existing"):
+        monkeypatch.setenv("ASV_COMMIT", commit)
+        speed.Speed().setup_cache()
+    results.record(checkout, "h200", folder)
+    results.fetch(checkout)
+    recorded = checkout / "results" / "h200"
+    (kept,) = recorded.glob("*.jsonl")
+    assert kept.name == f"{'b' * 40}.jsonl"
+    (line,) = kept.read_text().splitlines()
+    assert json.loads(line) == measurements
+    taken = {name for _, name, _ in iter_results_paths(str(checkout / "results"))}
+    assert taken == {"aaaaaaaa-env.json", "bbbbbbbb-env.json"}
+
+
+def test_the_artifact_has_what_is_recorded():
+    """In the folders of the checkout, as they share no other: the action leaves out what all have
+    in common, and what is hidden unless told otherwise."""
+    steps = load("gpu-machine.yml")["jobs"]["measure"]["steps"]
+    (upload,) = (step for step in steps if step.get("id") == "results")
+    assert upload["with"]["path"].split("\n")[:-1] == [
+        "results/benchmarks.json",
+        "results/accepted.jsonl",
+        "results/${{ inputs.machine }}",
+        ".asv/measurements",
+    ]
+    assert upload["with"]["include-hidden-files"] is True
 
 
 def test_a_push_that_never_succeeds_is_an_error(checkout, tmp_path):
@@ -613,10 +651,10 @@ def test_a_name_that_is_none_is_refused(checkout, tmp_path, machine):
 
 def test_files_of_another_machine_or_kind_are_refused(checkout, tmp_path):
     folder = measured(tmp_path / "1", "h200", bbbbbbbb={})
-    write(folder / "h200" / "machine.json", {"machine": "a100"})
+    write(folder / "results" / "h200" / "machine.json", {"machine": "a100"})
     with pytest.raises(results.ResultsError, match="is of a100"):
         results.record(checkout, "h200", folder)
-    (folder / "h200" / "bbbbbbbb-env.json").write_text('{"cut')
+    (folder / "results" / "h200" / "bbbbbbbb-env.json").write_text('{"cut')
     with pytest.raises(results.ResultsError, match="no file of results"):
         results.record(checkout, "h200", folder)
 
