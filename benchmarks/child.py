@@ -85,14 +85,6 @@ def _run(
     return {key: record for line in lines for key, record in json.loads(line).items()}, failure
 
 
-def in_one_line(error: Exception) -> str:
-    """What an error says: its first line and, after a colon, the compiler's first error."""
-    first, *others = str(error).strip().splitlines() or [type(error).__name__]
-    if not first.endswith(":") or not others:
-        return first
-    return f"{first} {next((line for line in others if 'error' in line), others[0]).strip()}"
-
-
 def _answer(module: str, request: str) -> None:
     sys.path.insert(0, str(ROOT))
     importlib.import_module("benchmarks")  # from now on it finds its modules by itself

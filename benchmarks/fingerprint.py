@@ -70,7 +70,7 @@ def answer(
                     path.write_bytes(compiled.cubin)
                     cubins[key] = str(path)
         except (sgemm.SgemmError, ValueError) as error:
-            emit(name, {"error": child.in_one_line(error)})
+            emit(name, {"error": load("errors").in_one_line(error)})
             continue
         digest = sha256("\n".join(parts).encode()).hexdigest()
         emit(name, {"fingerprint": digest, "resources": resources, "cubins": cubins})

@@ -104,9 +104,10 @@ def run(options: argparse.Namespace) -> int:
         print(summary, end="")
     report.remember()
     _write(options.markdown, summary)
-    if report.status() == 2:
+    status = report.status()
+    if status == 2:
         print(f"python -m benchmarks gate: {report.headline()}", file=sys.stderr)
-    return report.status()
+    return status
 
 
 def _require_writable(option: str, path: Path) -> None:

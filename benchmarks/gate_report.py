@@ -134,17 +134,10 @@ class Report:
 
     def headline(self) -> str:
         """The outcome in a few words."""
-        red = self._red()
-        counts = ", ".join(
-            f"{count} {verdict.value}"
-            for verdict in RED
-            if (count := sum(row.verdict is verdict for row in red))
-        )
-        if counts:
-            return f"{counts} of {len(self.rows)} benchmarks"
+        if red := self._red():
+            return f"{_counted(red)} of {len(self.rows)} benchmarks"
         if self.accepted:
-            accepted = Counter(row.verdict.value for row in self.slower())
-            return ", ".join(f"{n} {verdict}" for verdict, n in accepted.items()) + " and accepted"
+            return f"{_counted(self.slower())} and accepted"
         if all(row.verdict is Verdict.SAME_BINARY for row in self.rows):
             return "the same binary"
         return "nothing is slower" if self.compared == "speed" else "nothing is worse"
@@ -162,6 +155,12 @@ class Report:
 
 
 _UNREMARKABLE = (Verdict.SAME, Verdict.SAME_BINARY)
+
+
+def _counted(rows: Sequence[Row]) -> str:
+    """How many of each verdict, the worst first."""
+    counts = Counter(row.verdict for row in rows)
+    return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in RED if counts[verdict])
 
 
 def _names(rows: Iterator[Row]) -> str:

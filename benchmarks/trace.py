@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import child
-from .checkout import LADDER, ROOT
+from .checkout import LADDER, ROOT, load
 from .series import metric, require_measured, series
 
 SHAPES = ("256x256x256", "255x257x63")
@@ -105,7 +105,7 @@ def answer(
         except sgemm.MissingError as error:
             emit(key, {"skip": str(error)})
         except sgemm.SgemmError as error:
-            emit(key, {"error": child.in_one_line(error)})
+            emit(key, {"error": load("errors").in_one_line(error)})
 
 
 def key_of(version: str, shape: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from . import doctor, report
 from .choices import measured_on
 from .command import UNKNOWN, conclude
-from .errors import SgemmError
+from .errors import SgemmError, in_one_line
 from .ladder import LADDER, Version, names_for
 from .source import from_file
 from .versions import resolve
@@ -366,12 +366,7 @@ def _failed(options: argparse.Namespace, error: Exception) -> int:
 
 
 def _cannot_tell(options: argparse.Namespace, reason: str) -> int:
-    """Say why on one line; of a compiler's messages, the first error and how to repair it."""
-    first, *more = reason.splitlines()
-    errors = [line.strip() for line in more if "error" in line]
-    repairs = [line for line in more if "; repair: " in line]
-    said = " ".join([first, *errors[:1], *repairs])
-    print(f"python -m sgemm {options.command}: {said}", file=sys.stderr)
+    print(f"python -m sgemm {options.command}: {in_one_line(reason)}", file=sys.stderr)
     return UNKNOWN
 
 

@@ -5,7 +5,21 @@ maps the messages to causes and repairs."""
 
 def first_line(error: BaseException) -> str:
     """What an error says, on one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _lines(error)[0]
+
+
+def in_one_line(error: BaseException | str) -> str:
+    """What an error says, on one line: of a compiler's messages the first error, and how to repair
+    it."""
+    first, *more = _lines(error)
+    errors = [line for line in more if "error" in line]
+    telling = errors or (more if first.endswith(":") else [])
+    repairs = [line for line in more if "; repair: " in line]
+    return " ".join([first, *(line.strip() for line in telling[:1]), *repairs])
+
+
+def _lines(error: BaseException | str) -> list[str]:
+    return (str(error).strip() or type(error).__name__).splitlines()
 
 
 class SgemmError(Exception):

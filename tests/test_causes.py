@@ -11,7 +11,7 @@ import pytest
 
 import sgemm
 from benchmarks import __main__ as benchmarks
-from sgemm import causes, compiler, gpu, multiply
+from sgemm import causes, compiler, errors, gpu, multiply
 from sgemm.places import Kernel
 
 
@@ -249,3 +249,20 @@ def test_a_kernel_that_writes_where_nothing_is():
     run = subprocess.run([*command, "--source", source], capture_output=True, text=True)
     assert run.returncode == 1, run.stderr
     assert "CUDA error 700, illegal address: " in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "ValueError"),
+        ("first\nsecond", "first"),
+        ("a.cu does not compile:", "a.cu does not compile:"),
+        (
+            "a.cu does not compile:\n  a.cu(3): error: no\nmore",
+            "a.cu does not compile: a.cu(3): error: no",
+        ),
+        ("a.cu does not compile:\nIn file b:\n  error: no", "a.cu does not compile: error: no"),
+    ],
+)
+def test_an_error_in_one_line(text, line):
+    assert errors.in_one_line(ValueError(text)) == line

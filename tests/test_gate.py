@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import builds, child, gate, gate_report, gpu, turns
+from benchmarks import builds, gate, gate_report, gpu, turns
 from benchmarks.builds import Build
 from benchmarks.checkout import LADDER, load
 from benchmarks.problems import PROBLEMS
@@ -655,23 +655,6 @@ def test_a_package_that_is_not_there_is_told_how_to_install(capsys, monkeypatch,
     assert command.main(["gate", "HEAD~1", "HEAD"]) == 2
     reason = f"{error}; pip install '.[dev]' in the checkout brings what the benchmarks need"
     assert capsys.readouterr().err == f"python -m benchmarks: {reason}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", "ValueError"),
-        ("first\nsecond", "first"),
-        ("a.cu does not compile:", "a.cu does not compile:"),
-        (
-            "a.cu does not compile:\n  a.cu(3): error: no\nmore",
-            "a.cu does not compile: a.cu(3): error: no",
-        ),
-        ("a.cu does not compile:\nIn file b:\n  error: no", "a.cu does not compile: error: no"),
-    ],
-)
-def test_an_error_in_one_line(text, line):
-    assert child.in_one_line(ValueError(text)) == line
 
 
 # The processes that take turns

@@ -206,17 +206,22 @@ def test_a_busy_gpu_is_not_measured(fake_gpu, capsys, monkeypatch):
     assert "another process computes on the GPU" in printed.err
 
 
-@pytest.mark.skipif(gpu.find() is not None, reason="there is a GPU")
-def test_without_a_gpu_nothing_is_measured():
-    """Why there is none is said as the doctor says it."""
-    result = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "table", "--json"],
+def in_a_process(*arguments, **variables):
+    """What the command prints in a process of its own, on the GPU that is there."""
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", "table", "--json", *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONWARNINGS": "error"},
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.skipif(gpu.find() is not None, reason="there is a GPU")
+def test_without_a_gpu_nothing_is_measured():
+    """Why there is none is said as the doctor says it."""
+    result = in_a_process(PYTHONWARNINGS="error")
     assert result.returncode == 2
     assert result.stdout == ""
     why = doctor.why_no_gpu(doctor.examine())
@@ -225,22 +230,11 @@ def test_without_a_gpu_nothing_is_measured():
     )
 
 
-def on_the_gpu(*arguments):
-    """What the command prints in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", "table", "--json", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.case("2.1", "2.8", "2.10", "2.12")
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_the_ladder_on_this_gpu():
-    result = on_the_gpu("--problem", "256x256x256")
+    result = in_a_process("--problem", "256x256x256")
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     rows = document["rows"]
@@ -265,7 +259,7 @@ def test_the_ladder_on_this_gpu():
 @pytest.mark.alone
 def test_a_kernel_that_fails_on_this_gpu_has_no_figure():
     source = Path(__file__).parent / "planted_kernels" / "writes_nowhere.cu"
-    result = on_the_gpu("--problem", SMALL, "--source", str(source))
+    result = in_a_process("--problem", SMALL, "--source", str(source))
     assert result.returncode == 1, result.stderr
     assert result.stdout == ""
     assert "writes_nowhere.cu failed: CUDA error 700, illegal address: " in result.stderr
