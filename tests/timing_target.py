@@ -82,7 +82,7 @@ def main() -> None:
             "cold L2": instrument.samples("256x256x256"),
             "warm L2": instrument.samples("256x256x256", warm=True),
             "tiny": instrument.samples("16x16x16"),
-            "few": instrument.samples("64x64x64", 5e-5, warm=True),
+            "few": instrument.samples("64x64x64", 1e-4, warm=True),
             "many": instrument.samples("64x64x64", 0.03, warm=True),
         }
     print(json.dumps(figures))
