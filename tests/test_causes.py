@@ -122,15 +122,22 @@ class Device:
         pass
 
 
+@pytest.fixture
+def device(monkeypatch):
+    """One on which nothing is loaded yet, and which is forgotten afterwards."""
+    monkeypatch.setattr(gpu, "_devices", {})
+    return Device()
+
+
 KERNEL = Kernel("v0_naive.cu", "sgemm", {"TILE_M": 8, "TILE_N": 32, "THREADS": 256}, 256)
 
 
 @pytest.mark.case("3.2")
-def test_a_gpu_that_nvrtc_does_not_compile_for(monkeypatch):
+def test_a_gpu_that_nvrtc_does_not_compile_for(device, monkeypatch):
     monkeypatch.setattr(compiler, "_release", lambda: (12, 6))
     monkeypatch.setattr(compiler, "architectures", lambda: ["sm_75", "sm_90"])
     with pytest.raises(sgemm.MissingError) as raised:
-        gpu.Gpu(Device()).launch_of(KERNEL, 1, ())
+        gpu.Gpu(device).launch_of(KERNEL, 1, ())
     assert str(raised.value).startswith(
         "GPU 0 (sm_120): compiling for it needs CUDA 12.8 or later, and NVRTC here is 12.6"
     )
@@ -138,7 +145,7 @@ def test_a_gpu_that_nvrtc_does_not_compile_for(monkeypatch):
 
 @pytest.mark.case("3.5")
 @pytest.mark.parametrize("status", [200, 209, 222])
-def test_a_driver_that_does_not_load_the_kernel(monkeypatch, status):
+def test_a_driver_that_does_not_load_the_kernel(device, monkeypatch, status):
     """Its CUDA and NVRTC's release are named, and what to change."""
     cupy = ModuleType("cupy")
     module = SimpleNamespace(load=raises(CUDADriverError(status)))
@@ -152,7 +159,7 @@ def test_a_driver_that_does_not_load_the_kernel(monkeypatch, status):
     compiled = sgemm.Compiled(b"", 32, 0, 0, "", "13.5")
     monkeypatch.setattr(gpu, "compile_kernel", lambda *arguments: compiled)
     with pytest.raises(sgemm.KernelError) as raised:
-        gpu.Gpu(Device()).launch_of(KERNEL, 1, ())
+        gpu.Gpu(device).launch_of(KERNEL, 1, ())
     message = str(raised.value)
     assert message.startswith(
         f"v0_naive.cu (NVRTC 13.5, driver for CUDA 12.4): CUDA error {status}, "
