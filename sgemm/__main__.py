@@ -9,16 +9,19 @@ import os
 import re
 import reprlib
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from . import doctor, report
+from .causes import errors_explained
 from .choices import measured_on
 from .command import UNKNOWN, conclude
-from .errors import SgemmError, in_one_line
+from .errors import SgemmError, first_line, in_one_line
 from .ladder import LADDER, Version, names_for
 from .source import from_file
 from .versions import resolve
@@ -30,7 +33,7 @@ TRACED_SHAPE = "256x256x256"
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(UNKNOWN, f"{self.prog}: {message}\n")
+        self.exit(UNKNOWN, f"{self.prog}: {' '.join(message.splitlines())}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--shape", metavar="MxNxK", help="such as 128x64x30", **several)
 
     explain = commands.add_parser(
-        "explain", help="which version matmul takes for a shape, and what each would do"
+        "explain", help="which version matmul takes for a shape, and what the others would do"
     )
     explain.set_defaults(run=_explain)
     explain.add_argument("shape", metavar="MxNxK", type=_sizes, help="such as 1024x64x4096")
@@ -296,15 +299,18 @@ def _explain(options: argparse.Namespace) -> int:
         cupy = usable_cupy()
         if cupy is None:
             reason = doctor.why_no_gpu(doctor.examine())
-            return _cannot_tell(options, f"there is no usable GPU, and no --sms: {reason}")
+            example = 'say of which GPU, such as with --sms 132 --gpu "NVIDIA H200"'
+            return _cannot_tell(options, f"there is no usable GPU: {reason}; or {example}")
         from .gpu import Gpu
 
-        gpu = Gpu(cupy.cuda.Device()).hardware
-        names, gpu_name, multiprocessors = gpu.versions, gpu.gpu_name, gpu.multiprocessors
+        with errors_explained("the GPU here"):
+            gpu = Gpu(cupy.cuda.Device()).hardware
+            names, gpu_name, multiprocessors = gpu.versions, gpu.gpu_name, gpu.multiprocessors
     else:
         gpu_name, multiprocessors = options.gpu, options.sms
         if gpu_name and not measured_on(gpu_name):
-            return _cannot_tell(options, f"--gpu: no choices were measured on a {gpu_name!r}")
+            reason = f"--gpu: no choices were measured on a {gpu_name!r}"
+            return _cannot_tell(options, f"{reason}; pass a whole name, as nvidia-smi -L shows it")
         names = tuple(LADDER) if options.cc is None else names_for(options.cc)
     if not names:
         return _cannot_tell(options, "that GPU runs no version of the ladder")
@@ -357,16 +363,22 @@ def _gpu_is_required() -> bool:
 
 
 def _failed(options: argparse.Namespace, error: Exception) -> int:
-    """Say which error it was, where it is one that is to be expected."""
+    """Say which error it was; of one that is not to be expected, where as well."""
     if isinstance(error, ModuleNotFoundError):
         return _cannot_tell(options, f"{error.name} is missing; pip install {error.name}")
+    if isinstance(error, ImportError):
+        broken = f"a package cannot be imported: {first_line(error)}"
+        return _cannot_tell(options, f"{broken}; pip install --force-reinstall it")
     if isinstance(error, SgemmError | MemoryError | OSError):
         return _cannot_tell(options, str(error) or "out of memory")
-    raise error
+    with suppress(OSError):
+        traceback.print_exception(error)
+    return _cannot_tell(options, f"a fault of sgemm itself: {type(error).__name__}: {error}")
 
 
 def _cannot_tell(options: argparse.Namespace, reason: str) -> int:
-    print(f"python -m sgemm {options.command}: {in_one_line(reason)}", file=sys.stderr)
+    with suppress(OSError):  # the status tells it even where nothing can be printed
+        print(f"python -m sgemm {options.command}: {in_one_line(reason)}", file=sys.stderr)
     return UNKNOWN
 
 

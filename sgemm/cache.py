@@ -10,6 +10,7 @@ none of those can be written, a private folder of this user under the system's t
 import errno
 import hashlib
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -17,12 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .causes import CACHE_FOLDER_UNUSABLE
-from .errors import MissingError
+from .causes import CACHE_FOLDER_UNUSABLE, SYSTEM_REFUSES
+from .errors import MissingError, first_line
 
 BUILD = "sgemm-build-"  # begins the names of folders that files are built in
 ABANDONED_SECONDS = 24 * 60 * 60  # no build takes as long
 FULL = errno.ENOSPC, errno.EDQUOT
+LIBRARY = ".so"  # of a kernel for the simulator, which is loaded from where it is kept
 ROOM = 8 * 1024 * 1024  # bytes, enough to compile a kernel in
 
 
@@ -38,16 +40,17 @@ def fetch(suffix: str, key_parts: Iterable[str | bytes], build: Callable[[Path],
         # A path may have bytes that are no UTF-8, which Python keeps as surrogates.
         data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little") + data)
-    kept = _folder() / digest.hexdigest()
-    for path in kept.glob(f"*{suffix}"):
-        if path.stem == _sha256(path):
-            return path
-    with _explained_if_full(kept.parent), _work_folder(kept.parent) as work:
-        unfinished = work / f"unfinished{suffix}"
-        build(unfinished)
-        path = kept / f"{_sha256(unfinished)}{suffix}"
-        kept.mkdir(mode=0o700, exist_ok=True)
-        os.replace(unfinished, path)
+    kept = _folder(suffix == LIBRARY) / digest.hexdigest()
+    with _explained(kept.parent):
+        for path in kept.glob(f"*{suffix}"):
+            if path.stem == _sha256(path):
+                return path
+        with _work_folder(kept.parent) as work:
+            unfinished = work / f"unfinished{suffix}"
+            build(unfinished)
+            path = kept / f"{_sha256(unfinished)}{suffix}"
+            kept.mkdir(mode=0o700, exist_ok=True)
+            os.replace(unfinished, path)
     return path
 
 
@@ -74,12 +77,14 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 @contextmanager
-def _explained_if_full(folder: Path) -> Iterator[None]:
+def _explained(folder: Path) -> Iterator[None]:
+    """Raise MissingError in place of the system's errors about the folder, or about anything else
+    that compiling takes."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
-            raise
+            raise MissingError(SYSTEM_REFUSES.of(detail=first_line(error))) from error
         full = f"is full ({error.strerror})"
         another = "export SGEMM_CACHE_DIR=… to a folder elsewhere"
         raise _unusable(str(folder), (full, "free space there"), another) from error
@@ -91,28 +96,35 @@ def _sha256(path: Path) -> str:
 
 def folder() -> Path:
     """The folder that compiled kernels are kept in, which has room for one more."""
-    path = _folder()
-    with _explained_if_full(path), tempfile.TemporaryFile(dir=path) as file:
+    path = _folder(for_libraries=True)
+    with _explained(path), tempfile.TemporaryFile(dir=path) as file:
         file.write(bytes(ROOM))
         file.flush()
     return path
 
 
-def _folder() -> Path:
+def _folder(for_libraries: bool) -> Path:
     """The folder, whether it is full or not; created if need be."""
     if own := os.environ.get("SGEMM_CACHE_DIR"):
-        path = Path(own).absolute()
-        if objection := _objection(path):
-            raise _unusable(f"SGEMM_CACHE_DIR: {path}", objection, "name another folder")
-        return path
+        objection = _objection(Path(own), for_libraries)
+        if objection is None:
+            return Path(own).absolute()
+        raise _unusable(f"SGEMM_CACHE_DIR: {own}", objection, "name another folder")
     xdg, home = os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME")
     base = Path(xdg) if xdg else Path(home) / ".cache" if home else None
-    if base is not None and base.is_absolute() and not _objection(base / "sgemm"):
+    if base is not None and base.is_absolute() and not _objection(base / "sgemm", for_libraries):
         return base / "sgemm"
-    private = Path(tempfile.gettempdir()) / f"sgemm-{os.getuid()}"
-    if objection := _objection(private):
-        where = f"nothing can be kept in {base}, and {private}"
-        raise _unusable(where, objection, "export SGEMM_CACHE_DIR=… to a folder of your own")
+    where, own = (
+        f"nothing can be kept in {base}, and",
+        "export SGEMM_CACHE_DIR=… to one of your own",
+    )
+    try:
+        private = Path(tempfile.gettempdir()) / f"sgemm-{os.getuid()}"
+    except OSError as error:
+        objection = "can be written", "make /tmp writable"
+        raise _unusable(f"{where} no folder for temporary files", objection, own) from error
+    if objection := _objection(private, for_libraries):
+        raise _unusable(f"{where} {private}", objection, own)
     return private
 
 
@@ -123,17 +135,22 @@ def _unusable(folder: str, objection: tuple[str, str], other: str) -> MissingErr
     )
 
 
-def _objection(path: Path) -> tuple[str, str] | None:
+def _objection(path: Path, for_libraries: bool) -> tuple[str, str] | None:
     """Why ``path`` is not (now) a folder that this user alone can write, and the remedy; None where
     it is. Code is loaded from it."""
     try:
+        quoted = shlex.quote(str(path.absolute()))
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
         if status.st_uid != os.getuid():
-            return "belongs to another user", f"take it over (sudo chown $USER {path})"
+            return "belongs to another user", f"take it over (sudo chown $USER {quoted})"
         if status.st_mode & 0o022:
-            return "is unsafe, others can write to it", f"chmod go-w {path}"
+            return "is unsafe, others can write to it", f"chmod go-w {quoted}"
+        if for_libraries and os.statvfs(path).f_flag & os.ST_NOEXEC:
+            return "is mounted noexec, so nothing that is kept there can run", "remount it"
         with tempfile.TemporaryFile(dir=path):
             return None
+    except (FileExistsError, NotADirectoryError):
+        return "is no folder", f"remove the file (rm {quoted})"
     except OSError as error:
         return f"cannot be written ({error.strerror})", "make it writable"

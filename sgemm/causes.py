@@ -16,6 +16,7 @@ from .errors import (
     OutOfMemoryError,
     SgemmError,
     first_line,
+    in_one_line,
 )
 from .releases import (
     FIRST_RELEASE,
@@ -38,8 +39,9 @@ class Cause:
     repair: str
 
     def of(self, **facts: object) -> "Cause":
-        """The cause with what varies filled in."""
-        return Cause(*(text.format(**facts) for text in (self.seen, self.why, self.repair)))
+        """The cause with what varies filled in, each fact on one line."""
+        lines = {name: " ".join(str(fact).splitlines()) for name, fact in facts.items()}
+        return Cause(*(text.format(**lines) for text in (self.seen, self.why, self.repair)))
 
     def __str__(self) -> str:
         return f"{self.seen}: {self.why}; repair: {self.repair}"
@@ -131,6 +133,11 @@ CUPY_CACHE_FOLDER_UNUSABLE = Cause(
     "it keeps its own compiled kernels there, and is not imported without",
     "export CUPY_CACHE_DIR=…, a folder that you can write",
 )
+CUPY_COMPILES_NOTHING = Cause(
+    "CuPy cannot compile its own kernels ({detail})",
+    "it has some for arithmetic and random numbers; sgemm's own are compiled without CuPy",
+    "python -m sgemm doctor tells whether the CUDA headers, or NVRTC, are missing",
+)
 CUPY_TWICE = Cause(
     "{wheels}",
     "they are one package, cupy, for two CUDA majors: whichever was installed last overwrote part "
@@ -171,6 +178,13 @@ CONTAINER_WITHOUT_GPU = Cause(
     "the host has NVIDIA's driver, and this container has {lacking}",
     "the container was started without the GPU",
     "docker run --gpus all … (the host needs the NVIDIA Container Toolkit)",
+)
+LIBCUDA_BROKEN = Cause(
+    "libcuda.so.1 is there, and cannot be used ({detail})",
+    "the driver's library is damaged; or it is the empty file that is left in an image which was "
+    "built where GPUs are handed over",
+    "install the driver's libraries anew, such as sudo apt install --reinstall "
+    "libnvidia-compute-580; in an image find / -name 'libcuda.so*' -size 0 -delete",
 )
 LIBCUDA_MISSING = Cause(
     "NVIDIA's kernel module is loaded, and there is no libcuda.so.1",
@@ -245,6 +259,11 @@ PYTHON_TOO_OLD = Cause(
     "make a virtual environment with a newer Python: python3.11 -m venv .venv",
 )
 NUMPY_MISSING = Cause("not installed", "sgemm cannot work without", "pip install numpy")
+NUMPY_BROKEN = Cause(
+    "cannot be imported ({detail})",
+    "sgemm cannot work without",
+    "pip install --force-reinstall numpy",
+)
 CPP_COMPILER_MISSING = Cause(
     "there is no C++ compiler",
     "the simulator compiles the kernels with it, for NumPy arrays",
@@ -273,6 +292,18 @@ CACHE_FOLDER_UNUSABLE = Cause(
     "{folder} {objection}",
     "compiled kernels are kept there, and code is loaded from it",
     "{repair}",
+)
+
+LIBRARY_NOT_LOADED = Cause(
+    "a kernel that was compiled for the simulator is not loaded ({detail})",
+    "the folder that it is kept in may not run code, or memory is short",
+    "export SGEMM_CACHE_DIR=… to a folder elsewhere",
+)
+SYSTEM_REFUSES = Cause(
+    "the system refuses ({detail})",
+    "compiling a kernel takes files, and a process of its own",
+    "ulimit -a shows this shell's limits: raise the one that is reached, such as with ulimit -n "
+    "4096; or export SGEMM_CACHE_DIR=… to a folder elsewhere",
 )
 
 # --- what the driver answers ---
@@ -432,6 +463,8 @@ CUDA_ERRORS = {
 """CUDA's own error numbers, which its driver and its runtime share, to what they mean here."""
 
 _CUPY_ERRORS = ("CUDARuntimeError", "CUDADriverError")
+_CUPY_COMPILER_ERRORS = ("CompileException", "NVRTCError")
+_NO_NVRTC = "CuPy failed to load"  # CuPy's words
 _OF_THE_MACHINE = {3, 34, 35, 36, 46, 100, 101, 802, 803, 804, 999}
 """Those that no kernel is to blame for."""
 
@@ -469,9 +502,10 @@ def explain(error: Exception) -> str:
     return str(error)
 
 
-class cuda_errors_explained:  # noqa: N801 - as that of NumPy's errstate
+class errors_explained:  # noqa: N801 - as that of NumPy's errstate
     """Raise in place of CuPy's errors of CUDA's driver and runtime what ``cuda_error`` makes, and
-    an error of the package where CuPy or NumPy has no memory left."""
+    an error of the package where CuPy or NumPy has no memory left, CuPy cannot compile, or the
+    system refuses a file or a process."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -480,19 +514,30 @@ class cuda_errors_explained:  # noqa: N801 - as that of NumPy's errstate
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, SgemmError):
+        if error is None or isinstance(error, SgemmError):
             return
         if isinstance(error, MemoryError):
             cause = NO_MEMORY.of(detail=first_line(error))
             raise OutOfMemoryError(f"{self._doing}: {cause}") from error
         if is_cuda_error(error):
             raise cuda_error(error, self._doing) from error
+        if isinstance(error, OSError):
+            refused = SYSTEM_REFUSES.of(detail=first_line(error))
+            raise MissingError(f"{self._doing}: {refused}") from error
+        if isinstance(error, Exception) and _is_of_cupys_compiler(error):
+            nothing = CUPY_COMPILES_NOTHING.of(detail=in_one_line(error))
+            raise MissingError(f"{self._doing}: {nothing}") from error
 
 
 def is_cuda_error(error: BaseException | None) -> TypeGuard[RuntimeError]:
     """Whether it is one of CuPy's for an error of CUDA's driver or runtime: known by its name, as
     CuPy is not imported for NumPy arrays."""
     return isinstance(error, RuntimeError) and type(error).__name__ in _CUPY_ERRORS
+
+
+def _is_of_cupys_compiler(error: Exception) -> bool:
+    kind, said = type(error).__name__, str(error)
+    return kind in _CUPY_COMPILER_ERRORS or (kind == "RuntimeError" and said.startswith(_NO_NVRTC))
 
 
 def cuda_error(error: Exception, doing: str) -> SgemmError:

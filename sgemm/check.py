@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from . import residual, simulator
-from .causes import cuda_errors_explained
+from .causes import errors_explained
 from .errors import ArgumentError, GpuUnusableError, KernelError
 from .kernel_files import kernel_path
 from .ladder import Layout, Version
@@ -144,7 +144,7 @@ class Checker:
         worst = relative = inf
         exact = False
         try:
-            with cuda_errors_explained("after the kernel"):
+            with errors_explained("after the kernel"):
                 uniform = self._multiply(version, case, lambda shape: random.uniform(-1, 1, shape))
                 whole = self._multiply(
                     version,

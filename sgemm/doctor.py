@@ -67,7 +67,7 @@ def examine(probes: Probes | None = None) -> list[Finding]:
     gpus, compiler = _gpus(driver, nvrtc, host, boards), _nvrtc(nvrtc, driver)
     return [
         _python(probes.python),
-        _numpy(probes.package("numpy")),
+        _numpy(_attempt(probes.numpy)),
         _driver(driver),
         *gpus,
         *_fit(driver, nvrtc, [*gpus, compiler]),
@@ -130,10 +130,12 @@ def _python(version: tuple[int, int, int]) -> Finding:
     return Finding("Python", "ok", dotted(version))
 
 
-def _numpy(version: str | None) -> Finding:
-    if version is None:
-        return _finding("NumPy", "problem", causes.NUMPY_MISSING)
-    return Finding("NumPy", "ok", version)
+def _numpy(version: str | Exception) -> Finding:
+    if isinstance(version, str):
+        return Finding("NumPy", "ok", version)
+    missing = isinstance(version, ModuleNotFoundError) and version.name == "numpy"
+    broken = causes.NUMPY_BROKEN.of(detail=first_line(version))
+    return _finding("NumPy", "problem", causes.NUMPY_MISSING if missing else broken)
 
 
 def _driver(driver: Driver | Exception | None) -> Finding:
@@ -141,9 +143,7 @@ def _driver(driver: Driver | Exception | None) -> Finding:
     if driver is None:
         return Finding(name, "absent", "no libcuda.so.1")
     if isinstance(driver, Exception):
-        return Finding(
-            name, "problem", first_line(driver), "it could not be examined", "nvidia-smi"
-        )
+        return _finding(name, "problem", _cause(driver, "it could not be examined", "nvidia-smi"))
     seen = f"{driver.release}, supports CUDA up to {dotted(driver.cuda)}"
     if driver.status == causes.NO_DEVICE:  # which is not the driver's fault: see the GPU
         return Finding(name, "ok", f"{seen}; finds no GPU")
@@ -165,10 +165,11 @@ def _gpus(
 ) -> list[Finding]:
     if gpus := _gpus_of(driver):
         return [_gpu(index, gpu, nvrtc) for index, gpu in enumerate(gpus)]
-    hidden = _hidden(driver, host, boards)
-    return [
-        _finding("GPU", "problem", hidden) if hidden else _finding("GPU", "absent", causes.NO_GPU)
-    ]
+    if hidden := _hidden(driver, host, boards):
+        return [_finding("GPU", "problem", hidden)]
+    if isinstance(driver, Exception) or (driver and driver.status not in (0, causes.NO_DEVICE)):
+        return [Finding("GPU", "absent", causes.NO_GPU.seen, "the driver is not usable, see there")]
+    return [_finding("GPU", "absent", causes.NO_GPU)]
 
 
 def _gpu(index: int, gpu: Gpu, nvrtc: Nvrtc | Exception) -> Finding:
@@ -232,12 +233,13 @@ def _hidden(
         if host.container:
             return causes.CONTAINER_WITHOUT_GPU.of(lacking="no /dev/nvidiactl")
         return causes.DEVICE_FILES_MISSING
-    if (named := host.variables.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return causes.CUDA_VISIBLE_DEVICES_HIDES.of(value=named)
-    for board in boards if isinstance(boards, list) else ():
-        if board.mig:
-            return causes.MIG_WITHOUT_INSTANCE.of(gpu=board.name)
-    return None
+    if not isinstance(driver, Driver) or driver.status not in (0, causes.NO_DEVICE):
+        return None
+    named = host.variables.get("CUDA_VISIBLE_DEVICES")
+    split = [board.name for board in boards if board.mig] if isinstance(boards, list) else []
+    if split and named not in ("", "-1"):  # a number names a GPU, and only instances are visible
+        return causes.MIG_WITHOUT_INSTANCE.of(gpu=split[0])
+    return None if named is None else causes.CUDA_VISIBLE_DEVICES_HIDES.of(value=named)
 
 
 def _state(
@@ -265,10 +267,11 @@ def _state(
 
 
 def _clock(board: Board) -> str:
+    others = "who uses it is not told" if board.processes is None else "nobody else uses it"
     if board.sm_mhz is None or board.max_sm_mhz is None:
-        return "nobody else uses it"
+        return others
     idle = ", idle" if board.idle else ""
-    return f"{board.sm_mhz} of {board.max_sm_mhz} MHz{idle}; nobody else uses it"
+    return f"{board.sm_mhz} of {board.max_sm_mhz} MHz{idle}; {others}"
 
 
 def _disturbances(gpu: str, board: Board) -> list[Cause]:
@@ -402,6 +405,8 @@ def _for_the_simulator(
     """What a machine with a GPU may do without."""
     if isinstance(found, str):
         return Finding(name, "ok", found)
+    if isinstance(found, ImportError):  # of NumPy, which is a finding of its own
+        return Finding(name, "absent", "not looked for without NumPy")
     cause = _cause(found, missing.why, missing.repair)
     return _finding(name, "absent" if _gpus_of(driver) else "problem", cause)
 
@@ -436,11 +441,11 @@ def environment(probes: Probes | None = None) -> dict[str, Any]:
     driver = _attempt(probes.driver)
     nvrtc = _attempt(probes.nvrtc)
     wheels = _attempt(probes.cupy_wheels)
-    cpp_compiler = _attempt(probes.cpp_compiler)
+    cpp_compiler, numpy = _attempt(probes.cpp_compiler), _attempt(probes.numpy)
     known = driver if isinstance(driver, Driver) else None
     return {
         **report.base_environment(),
-        "numpy": probes.package("numpy"),
+        "numpy": None if isinstance(numpy, Exception) else numpy,
         "gpus": [asdict(gpu) for gpu in _gpus_of(driver)],
         "driver": known and known.release,
         "driver_cuda": known and dotted(known.cuda),

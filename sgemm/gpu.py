@@ -1,8 +1,10 @@
 """CuPy arrays, and whatever CuPy can view without a copy: the kernels on the GPU."""
 
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import cached_property, partial
+from operator import index
 from threading import Lock
 from typing import Any
 
@@ -67,11 +69,11 @@ class Gpu:
     @classmethod
     def of(cls, objects: dict[str, Any]) -> tuple["Gpu", dict[str, Any]]:
         cupys = cupy_array()
-        arrays, lent = objects, []
+        arrays, lent = objects, {}
         for name, x in objects.items():
             if not isinstance(x, cupys):
                 arrays = arrays | {name: _as_cupy(name, x)}
-                lent.append(x)
+                lent[name] = x
         device = arrays["a"].device
         for name, array in arrays.items():
             if array.data.device_id != device.id:
@@ -81,10 +83,10 @@ class Gpu:
                 )
         if not lent:
             return cls(device), arrays
-        if "out" in objects and _is_read_only(objects["out"]):
+        if "out" in lent and _is_read_only("out", lent["out"]):
             raise ArgumentError("out: is read-only; pass an array that can be written")
-        streams = {stream for x in lent if (stream := _owners_stream(x)) is not None}
-        return cls(device, streams), arrays
+        found = [_owners_stream(name, x) for name, x in lent.items()]
+        return cls(device, {stream for stream in found if stream is not None}), arrays
 
     def check_work(self, m: int, n: int, k: int) -> None:
         """A GPU refuses nothing."""
@@ -222,23 +224,31 @@ class _WithoutWaiting:
         return self._array.__dlpack__(stream=-1, **options)
 
 
-def _owners_stream(x: Any) -> int | None:
+def _owners_stream(name: str, x: Any) -> int | None:
     """The stream on which the library that has lent ``x`` uses it; None where that is unknown."""
     torch = sys.modules.get("torch")  # whose tensors have no other way to say it
     if torch is not None and isinstance(x, torch.Tensor):
         return int(torch.cuda.current_stream(x.device).cuda_stream)
-    stream = _interface(x).get("stream")
-    return LEGACY_STREAM if stream == LEGACY_STREAM_IN_INTERFACES else stream
+    with _read(name, x) as interface:
+        if (stream := interface.get("stream")) is None:
+            return None
+        return LEGACY_STREAM if index(stream) == LEGACY_STREAM_IN_INTERFACES else index(stream)
 
 
-def _is_read_only(x: Any) -> bool:
-    _address, read_only = _interface(x).get("data") or (0, False)
-    return bool(read_only)
+def _is_read_only(name: str, x: Any) -> bool:
+    with _read(name, x) as interface:
+        _address, read_only = interface.get("data") or (0, False)
+        return bool(read_only)
 
 
-def _interface(x: Any) -> dict[str, Any]:
-    """What ``x`` says of itself, where it does not leave that to DLPack."""
-    return getattr(x, "__cuda_array_interface__", None) or {}
+@contextmanager
+def _read(name: str, x: Any) -> Iterator[Any]:
+    """What ``x`` says of itself, where it does not leave that to DLPack; ArgumentTypeError where it
+    is not as the interface wants it."""
+    try:
+        yield getattr(x, "__cuda_array_interface__", None) or {}
+    except Exception as error:
+        raise unreadable(name, x, error) from error
 
 
 def _cupy() -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .causes import cuda_errors_explained
+from .causes import errors_explained
 from .choices import choose
 from .errors import ArgumentError, ArgumentTypeError
 from .gpu import Gpu, read_scalar
@@ -49,7 +49,7 @@ COPY = Kernel(
 SCALE = Kernel("scale.cu", "scale", {"THREADS": THREADS, **ASSERTIONS}, THREADS)
 
 _NONE = np.uintp(0)  # an address
-_explained = cuda_errors_explained("matmul")
+_explained = errors_explained("matmul")
 
 
 class Prepared:
@@ -63,15 +63,20 @@ class Prepared:
     def __init__(
         self, place: Place, launches: list[Launch], out: Any, kept: tuple[Any, ...]
     ) -> None:
-        self.out = out
+        self._out = out
         self._place = place
         self._launches = launches
         self._kept = kept
 
+    @property
+    def out(self) -> Any:
+        """The matrix that each call writes."""
+        return self._out
+
     def __call__(self) -> Any:
         with _explained, self._place.context:
             self._launch()
-        return self.out
+        return self._out
 
     def _launch(self) -> None:
         for launch in self._launches:
@@ -97,13 +102,13 @@ def matmul(
 ) -> Any:
     """Return ``alpha * a @ b + beta * out`` in FP32.
 
-    ``a`` (M×K) and ``b`` (K×N) are float32 arrays of any layout. NumPy arrays run in the
-    simulator; CuPy arrays, and any object with ``__cuda_array_interface__`` or CUDA DLPack, on
-    their GPU and its current CuPy stream, without waiting for the result. ``out`` (M×N), where
-    given, is written in place and returned; otherwise the result is a new C-contiguous NumPy or
-    CuPy array. ``beta`` other than 0 needs ``out``; with ``beta`` 0 ``out`` is not read. ``alpha``
-    and ``beta`` are numbers or arrays without dimensions, rounded to float32 first; one on a GPU
-    is read, for which the host waits. ``version`` names a step of the ladder; None picks the
+    ``a`` (M×K) and ``b`` (K×N) are float32 arrays of any layout. NumPy arrays run in the simulator;
+    CuPy arrays, and any object with ``__cuda_array_interface__`` or CUDA DLPack, on their GPU and
+    its current CuPy stream, without waiting for the result. ``out`` (M×N), where given, is written
+    in place and returned; otherwise the result is a new C-contiguous NumPy or CuPy array. ``beta``
+    other than 0 needs ``out``; with ``beta`` 0 ``out`` is not read. ``alpha`` and ``beta`` are
+    numbers or arrays without dimensions, taken as a Python float that is rounded to float32; one on
+    a GPU is read, for which the host waits. ``version`` names a step of the ladder; None picks the
     one that should be the fastest for these sizes on this device. docs/calling.md tells which
     layouts are copied, what streams wait for and how long inputs must live.
 
@@ -298,8 +303,8 @@ def _scalar(name: str, value: Any) -> np.float32:
 
 
 def _float(name: str, value: Any) -> float:
-    if type(value) is not int and getattr(value, "ndim", 0) == 0:
-        value = read_scalar(name, value) if offers_gpu_memory(name, value) else value
+    if type(value) is not int and _has_no_dimensions(value) and offers_gpu_memory(name, value):
+        value = read_scalar(name, value)
     try:
         return _real_number(value)
     except Exception as error:  # other libraries' scalars have errors of their own
@@ -309,8 +314,17 @@ def _float(name: str, value: Any) -> float:
         raise ArgumentTypeError(f"{name}: expected a real number, found {kind}") from error
 
 
+def _has_no_dimensions(value: Any) -> bool:
+    try:
+        return bool(getattr(value, "ndim", 0) == 0)
+    except Exception:  # whatever is no number at all
+        return False
+
+
 def _real_number(value: Any) -> float:
-    if isinstance(value, str | bytes | bytearray | np.ma.MaskedArray):  # float() takes them
+    if not any(hasattr(type(value), method) for method in ("__float__", "__index__")):
+        raise TypeError  # float() would take text, and any memory for text
+    if isinstance(value, np.ma.MaskedArray):
         raise TypeError
     if getattr(value, "ndim", 0) != 0 or "complex" in str(getattr(value, "dtype", "")):
         raise TypeError
@@ -328,21 +342,40 @@ def _real_number(value: Any) -> float:
 def _matrix(place: Place, name: str, given: Any, array: Any) -> Matrix:
     """``array`` as a matrix that the kernels can address; the caller's is ``given``."""
     if array.dtype != FLOAT32:
-        cast = "astype('float32')" if hasattr(given, "astype") else "float()"  # torch's
         raise ArgumentTypeError(
             f"{name}: dtype {array.dtype} is not accepted; the kernels compute in float32: "
-            f"pass {name}.{cast}"
+            f"pass {_cast(name, given, array.dtype)}"
         )
     address = place.address(array)
     form = _form(name, array.shape, array.strides, address % FLOAT4_BYTES)
     return Matrix(name, address, form)
 
 
+def _cast(name: str, given: Any, dtype: np.dtype) -> str:
+    """What to pass in place of an array of that dtype."""
+    if name == "out":  # a cast would be another matrix, and the result would be lost
+        return "an out of float32, or none and take what is returned"
+    if dtype.names:
+        name += f"[{dtype.names[0]!r}]"
+    if dtype.kind == "c":
+        name += ".real"
+    return f"{name}.astype('float32')" if hasattr(given, "astype") else f"{name}.float()"  # torch's
+
+
+def _copy_of(name: str) -> str:
+    """What to pass in place of an array that lies so that no kernel can read it."""
+    return "a matrix of its own" if name == "out" else f"{name}.copy()"
+
+
 @lru_cache(4096)
 def _form(name: str, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Form:
     """The form of an array with such strides, in bytes, so many bytes after a 16-byte boundary."""
     if len(shape) != 2:
-        raise ArgumentError(f"{name}: has {len(shape)} dimensions; matmul takes 2-D matrices")
+        matrix = {0: f"{name}[None, None]", 1: f"{name}[:, None] or {name}[None, :]"}
+        raise ArgumentError(
+            f"{name}: has {len(shape)} dimensions; matmul takes 2-D matrices: "
+            f"pass {matrix.get(len(shape), 'those of the stack one by one')}"
+        )
     (rows, cols), (row_stride, col_stride) = shape, strides
     if rows > MAX_DIMENSION or cols > MAX_DIMENSION:
         raise ArgumentError(f"{name}: has shape {shape}; a dimension holds {MAX_DIMENSION}")
@@ -351,11 +384,11 @@ def _form(name: str, shape: tuple[int, ...], strides: tuple[int, ...], offset: i
     ):
         raise ArgumentError(
             f"{name}: its strides {strides} are not multiples of {FLOAT_BYTES} bytes; "
-            f"pass {name}.copy()"
+            f"pass {_copy_of(name)}"
         )
     if offset % FLOAT_BYTES and rows and cols:
         raise ArgumentError(
-            f"{name}: its address is not a multiple of {FLOAT_BYTES} bytes; pass {name}.copy()"
+            f"{name}: its address is not a multiple of {FLOAT_BYTES} bytes; pass {_copy_of(name)}"
         )
     return form_of(rows, cols, row_stride // FLOAT_BYTES, col_stride // FLOAT_BYTES, offset)
 

@@ -13,7 +13,7 @@ from .ladder import Version
 
 ACCEPTED = (
     "pass a CuPy array, or any array on a GPU that offers __cuda_array_interface__ or DLPack; "
-    "or a NumPy array, which runs in the simulator"
+    "or a NumPy array, such as numpy.asarray(x, 'float32'), which runs in the simulator"
 )
 DLPACK_CUDA = (2, 13)  # kDLCUDA and kDLCUDAManaged
 

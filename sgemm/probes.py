@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import cache, causes, compiler, sass, throttling
+from .errors import MissingError, first_line
 from .releases import Capability, Release
 
-_CLOCK_SM = 1  # NVML_CLOCK_SM
+# The words of glibc's loader, and of musl's.
+_NO_LIBCUDA = re.compile(r"libcuda\.so\.1: (cannot open shared object file: )?No such file")
+_CLOCK_SM, _INSUFFICIENT_SIZE = 1, 7  # NVML's numbers
 _CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38  # either may read the GPU's counters
+_OTHER_DEVICE_FILES = "dev/dxg", "dev/nvmap"  # a GPU's under WSL 2, and a Jetson's
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # on the PCI bus: vendor, and class of a GPU
 
 
@@ -46,8 +50,8 @@ class Driver:
 @dataclass(frozen=True)
 class Board:
     """A GPU as NVML shows it to administrators, with the state that measuring depends on; None for
-    what it does not report. ``throttled`` says what holds its clocks down, ``processes`` counts
-    those that compute on it."""
+    what it does not report. ``throttled`` says what holds its clocks down, ``processes`` are those
+    that compute on it."""
 
     name: str
     pci_bus_id: str = ""
@@ -57,7 +61,7 @@ class Board:
     max_sm_mhz: int | None = None
     idle: bool = False
     throttled: tuple[str, ...] = ()
-    processes: tuple[int, ...] = ()
+    processes: tuple[int, ...] | None = ()
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,11 @@ class Host:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_package(name: str) -> str | None:
-    """The version of an installed distribution."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def import_numpy() -> str:
+    """NumPy's version, by NumPy itself."""
+    import numpy
+
+    return str(numpy.__version__)
 
 
 def find_cupy_wheels() -> dict[str, str]:
@@ -100,15 +103,19 @@ def import_cupy() -> str:
 
 
 def find_driver() -> Driver | None:
-    """The driver and its GPUs, through libcuda itself; None where there is no driver."""
+    """The driver and its GPUs, through libcuda itself; None where there is no driver, MissingError
+    where it is damaged."""
+    number = ctypes.c_int()
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    number = ctypes.c_int()
-    cuda.cuDriverGetVersion(ctypes.byref(number))
+        cuda.cuDriverGetVersion(ctypes.byref(number))
+        status = cuda.cuInit(0)
+    except (OSError, AttributeError) as error:
+        if _NO_LIBCUDA.search(str(error)):
+            return None
+        raise MissingError(causes.LIBCUDA_BROKEN.of(detail=first_line(error))) from error
     supported = (number.value // 1000, number.value % 1000 // 10)
-    if status := cuda.cuInit(0):
+    if status:
         text = ctypes.c_char_p()
         cuda.cuGetErrorString(status, ctypes.byref(text))
         failure = (text.value or b"unknown error").decode()
@@ -132,9 +139,9 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
 def _start_nvml() -> ctypes.CDLL | None:
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
+        return None if nvml.nvmlInit_v2() else nvml
+    except (OSError, AttributeError):  # there is none, or it is damaged
         return None
-    return None if nvml.nvmlInit_v2() else nvml
 
 
 def _driver_release() -> str:
@@ -210,13 +217,15 @@ class _ProcessInfo(ctypes.Structure):
     )
 
 
-def _processes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> tuple[int, ...]:
-    """The ids, in the host's numbering, of at most 64 processes that compute on the GPU."""
-    found = (_ProcessInfo * 64)()
-    count = ctypes.c_uint(len(found))
-    if nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found):
-        return ()
-    return tuple(process.pid for process in found[: count.value])
+def _processes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> tuple[int, ...] | None:
+    """The ids, in the host's numbering, of the processes that compute on the GPU; None where it
+    does not tell."""
+    room, status = 64, _INSUFFICIENT_SIZE
+    while status == _INSUFFICIENT_SIZE:  # then as many more as there are by now
+        found, count = (_ProcessInfo * room)(), ctypes.c_uint(room)
+        status = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found)
+        room = max(2 * room, count.value)
+    return None if status else tuple(process.pid for process in found[: count.value])
 
 
 def find_host(root: Path = Path("/")) -> Host:
@@ -228,7 +237,7 @@ def find_host(root: Path = Path("/")) -> Host:
         container=_in_container(root),
         gpus_on_bus=sum(map(_is_gpu, (root / "sys/bus/pci/devices").glob("*"))),
         kernel_module=(driver / "version").exists(),
-        device_files=bool(files),
+        device_files=bool(files or any((root / file).exists() for file in _OTHER_DEVICE_FILES)),
         denied=next(filter(None, map(_denied, files)), None),
         counters=_may_read_counters(driver / "params", root / "proc/self/status"),
         variables={
@@ -320,7 +329,7 @@ class Probes:
     """How each part of the environment is looked at; a test puts another environment here."""
 
     python: tuple[int, int, int] = sys.version_info[:3]
-    package: Callable[[str], str | None] = find_package
+    numpy: Callable[[], str] = import_numpy
     cupy_wheels: Callable[[], dict[str, str]] = find_cupy_wheels
     cupy: Callable[[], str] = import_cupy
     driver: Callable[[], Driver | None] = find_driver

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ArgumentError, ArgumentTypeError, SimulatorLimitError
+from .errors import ArgumentError, ArgumentTypeError, SimulatorLimitError, first_line
 from .kernel_files import kernel_path
 from .ladder import LADDER, Version
 from .matrix import FLOAT_BYTES
@@ -58,12 +58,12 @@ class Simulated:
             if isinstance(array, np.ma.MaskedArray):
                 raise ArgumentTypeError(
                     f"{name}: a masked array is not accepted, its mask would be lost; "
-                    f"pass {name}.filled()"
+                    f"pass {name}.filled(0)"
                 )
-        if "out" in arrays and not arrays["out"].flags.writeable:
-            raise ArgumentError("out: is read-only; pass an array that can be written")
         # What a subclass says of itself need not be what is in memory.
         plain = {name: np.ndarray.view(array, np.ndarray) for name, array in arrays.items()}
+        if "out" in plain and not plain["out"].flags.writeable:
+            raise ArgumentError("out: is read-only; pass an array that can be written")
         return cls(plain), plain
 
     def __init__(self, arrays: Mapping[str, np.ndarray] | None = None) -> None:
@@ -88,7 +88,10 @@ class Simulated:
             )
 
     def empty(self, shape: tuple[int, int]) -> np.ndarray:
-        return np.empty(shape, np.float32)
+        try:
+            return np.empty(shape, np.float32)
+        except ValueError as error:  # NumPy's, beyond all addresses
+            raise MemoryError(first_line(error)) from error
 
     def address(self, array: np.ndarray) -> int:
         return int(array.__array_interface__["data"][0])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import report, simulator
-from .causes import cuda_errors_explained
+from .causes import errors_explained
 from .errors import ArgumentError
 from .ladder import Version
 from .matrix import FLOAT_BYTES
@@ -116,7 +116,7 @@ def trace(
         )
     with simulator.counted(unrolled) as launches, simulated_sms(multiprocessors):
         Simulated().check_work(m, n, k)  # before its matrices are allocated
-        with cuda_errors_explained("trace"):
+        with errors_explained("trace"):
             a, out = _aligned(m, k), _aligned(m, n)
             b = _aligned(k, n) if version.b_layout == "row" else _aligned(n, k).T
         matmul(a, b, out=out, version=version)

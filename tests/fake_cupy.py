@@ -202,7 +202,7 @@ def fake_cupy():
         mallocAsync=lambda size, stream: (
             pool.setdefault(stream, []).append(Memory(size)) or pool[stream][-1].ptr
         ),
-        freeAsync=lambda address, stream: None,
+        freeAsync=free_async,
         memsetAsync=lambda address, value, size, stream: ctypes.memset(address, value, size),
         deviceSynchronize=lambda: None,
         getDevice=lambda: Device.current,
@@ -219,6 +219,13 @@ class Memory:
 
 
 pool: dict[int, list[Memory]] = {}
+freed: list[int] = []
+"""The addresses in ``pool`` that were given back. They stay, as a graph can be launched again."""
+
+
+def free_async(address, stream):
+    assert address in [memory.ptr for memory in pool[stream]]
+    freed.append(address)
 
 
 @pytest.fixture
@@ -230,4 +237,6 @@ def fake(monkeypatch):
     monkeypatch.setattr(gpu, "why_not", lambda arch, gpu: None)
     monkeypatch.setattr(gpu, "_devices", {})
     Function.launches.clear()
+    pool.clear()
+    freed.clear()
     return cupy

@@ -238,6 +238,10 @@ PYTHON_FAULTS = (
             ("a guard removed", "if c.form.repeats_an_element:", "if not c:"),
             ("a guard removed", "if array.dtype != FLOAT32:", "if array.dtype == bool:"),
             ("a guard removed", "if offset % FLOAT_BYTES and", "if offset % 2 and"),
+            ("strides of nothing", "and rows > 1 and cols)", "and rows > 1)"),
+            ("time for what is not computed", "k if reads_ab else 0", "k"),
+            ("text for a number", "if not any(hasattr(type(value), method)", "if not all(True"),
+            ("a cast of out", 'if name == "out":  # a cast', 'if name == "C":  # a cast'),
             ("a limit of 64 bits", "MAX_DIMENSION = 2**31 - 1", "MAX_DIMENSION = 2**63 - 1"),
             ("a limit of 32 bits", "MAX_BLOCKS = 2**31 - 1", "MAX_BLOCKS = 2**32 - 1"),
         ),
@@ -534,6 +538,71 @@ PYTHON_FAULTS = (
             ),
         ),
         "the_other_device",
+    ),
+    Faults(
+        "sgemm/gpu.py",
+        ("test_gpu_calls.py",),
+        (
+            ("a graph's memory kept", "and not self._of_the_graph:", "or True:"),
+            ("a scale of another device", "    with array.device:\n", "    if True:\n"),
+        ),
+        "graph_gives or other_device or none_beside or capture_orders",
+    ),
+    Faults(
+        "sgemm/causes.py",
+        ("test_causes.py",),
+        (
+            ("the last release too new", "if last and last < here:", "if last and last <= here:"),
+            ("the system's errors bare", "if isinstance(error, OSError):", "if False:"),
+            ("CuPy's compiler bare", "_is_of_cupys_compiler(error):", "False:"),
+            ("facts of many lines", '" ".join(str(fact).splitlines())', "str(fact)"),
+        ),
+        "last_release or refuses or cannot_compile or on_one_line",
+    ),
+    Faults(
+        "sgemm/doctor.py",
+        ("test_doctor.py",),
+        (
+            ("a container anywhere", "if host.container and named in", "if named in"),
+            ("a variable blamed", "driver.status not in (0, causes.NO_DEVICE):\n", "False:\n"),
+            ("MIG forgotten", 'if split and named not in ("", "-1"):', "if split and not named:"),
+            ("a compiler blamed", "if isinstance(found, ImportError):", "if False:"),
+        ),
+        "only_cause or outside_of_a_container or each_problem or not_blamed",
+    ),
+    Faults(
+        "sgemm/probes.py",
+        ("test_doctor.py",),
+        (
+            ("a damaged driver for none", "if _NO_LIBCUDA.search(str(error)):", "if True:"),
+            (
+                "a crowd for nobody",
+                "return None if status else tuple(",
+                "return () if status else tuple(",
+            ),
+            ("WSL without a GPU", '"dev/dxg", "dev/nvmap"', '"dev/nvmap",'),
+        ),
+        "damaged or room_for or other_device_files",
+    ),
+    Faults(
+        "sgemm/cache.py",
+        ("test_cache.py",),
+        (
+            ("libraries that cannot run", "if for_libraries and", "if False and"),
+            ("cubins that could", "_folder(suffix == LIBRARY)", "_folder(True)"),
+            ("a name not quoted", "shlex.quote(str(path.absolute()))", "str(path.absolute())"),
+        ),
+        "runs_no_code or pasted",
+    ),
+    Faults(
+        "sgemm/simulator/build.py",
+        ("test_rejections.py",),
+        (
+            ("a compiler that hangs", "timeout=COMPILER_SECONDS,", ""),
+            ("any program", "if version and _answer(", "if version or _answer("),
+            ("what cannot be run", "except (OSError, subprocess", "except (KeyError, subprocess"),
+        ),
+        "is_no_compiler",
     ),
     Faults(
         "benchmarks/gpu.py",

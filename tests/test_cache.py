@@ -1,8 +1,10 @@
 """Compiled kernels on disk: complete or absent, and shared by processes."""
 
+import ctypes
 import errno
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,6 +47,17 @@ cache.fetch = lambda suffix, key_parts, build: fetch(suffix, key_parts, refuse)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("SGEMM_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def at_home(tmp_path, monkeypatch):
+    """A home of its own, and in it a folder for temporary files."""
+    monkeypatch.delenv("SGEMM_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    return tmp_path
 
 
 def python(script, **environment):
@@ -178,17 +192,12 @@ def test_where_the_folder_is(tmp_path, monkeypatch):
     assert cache.folder() == tmp_path / "home" / ".cache" / "sgemm"
 
 
-def test_a_folder_that_others_can_write_is_not_used(tmp_path, monkeypatch):
+def test_a_folder_that_others_can_write_is_not_used(at_home):
     """Code is loaded from it."""
-    monkeypatch.delenv("SGEMM_CACHE_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    open_to_all = tmp_path / ".cache" / "sgemm"
+    open_to_all = at_home / ".cache" / "sgemm"
     open_to_all.mkdir(parents=True)
     open_to_all.chmod(0o777)
-    assert cache.folder().parent == tmp_path / "temporary"
+    assert cache.folder().parent == at_home / "temporary"
 
 
 @pytest.mark.case("3.12")
@@ -208,7 +217,7 @@ def test_a_folder_that_the_compiler_fills_is_an_error(folder, tmp_path, monkeypa
     script = tmp_path / "compiler"
     script.write_text(
         "#!/bin/sh\n"
-        'test "$1" = --version && exec g++ --version\n'
+        'test "$1" = --version -o "$1" = -fsyntax-only && exec g++ --version\n'
         f'test $LC_ALL = C && echo "$TMPDIR/x.s: {os.strerror(full)}" >&2\n'
         "exit 1\n"
     )
@@ -227,6 +236,101 @@ def test_a_full_folder_goes_on_to_serve_what_it_has(folder, monkeypatch):
     with pytest.raises(MissingError, match=f"^{folder} is full .*; repair: .*SGEMM_CACHE_DIR"):
         cache.folder()
     assert cache.fetch(".bin", ["a"], never) == kept
+
+
+def noexec(path):
+    return SimpleNamespace(f_flag=os.ST_NOEXEC)
+
+
+def test_a_folder_that_runs_no_code_keeps_no_libraries(folder, monkeypatch):
+    """What a GPU loads is no code of this machine, and may lie there."""
+    monkeypatch.setattr(os, "statvfs", noexec)
+    expected = f"^SGEMM_CACHE_DIR: {folder} is mounted noexec.*; repair: .*name another folder"
+    for use in (cache.folder, lambda: cache.fetch(cache.LIBRARY, ["a"], never)):
+        with pytest.raises(MissingError, match=expected):
+            use()
+    kept = cache.fetch(".cubin", ["a"], lambda path: path.write_bytes(b"built"))
+    assert folder in kept.parents
+
+
+def test_a_home_that_runs_no_code_is_passed_over(at_home, monkeypatch):
+    mounted = at_home / ".cache"
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC * (mounted in path.parents))
+    )
+    assert cache.folder().parent == at_home / "temporary"
+
+
+def test_a_library_that_is_not_loaded_is_told(folder, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", refuse_to_map)
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(MissingError, match=r"not loaded \(x.so: failed to map.*SGEMM_CACHE_DIR"):
+        sgemm.matmul(one, one)
+
+
+def refuse_to_map(name):
+    raise OSError("x.so: failed to map segment from shared object")
+
+
+def test_without_any_folder_that_can_be_written(at_home, monkeypatch):
+    monkeypatch.setenv("HOME", "/proc/home")
+    monkeypatch.setattr(tempfile, "gettempdir", refuse_any_folder)
+    with pytest.raises(MissingError, match=r"^nothing can be kept in /proc/home/.cache, and no "):
+        cache.folder()
+
+
+def refuse_any_folder():
+    raise FileNotFoundError(2, "No usable temporary directory found")
+
+
+def test_a_folder_named_from_one_that_is_gone(tmp_path):
+    script = """
+import os, sys
+import sgemm
+from sgemm import cache
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+try:
+    cache.folder()
+except sgemm.MissingError as error:
+    print(error)
+"""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(gone)],
+        env={**os.environ, "SGEMM_CACHE_DIR": "cache", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout.startswith("SGEMM_CACHE_DIR: cache cannot be written (No such file"), run
+
+
+def test_the_repair_of_a_folder_can_be_pasted(tmp_path, monkeypatch):
+    """Whatever its name holds."""
+    folder = tmp_path / "of $mine; and"
+    monkeypatch.setenv("SGEMM_CACHE_DIR", str(folder))
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(MissingError) as raised:
+        cache.folder()
+    repair = re.search("; repair: (.*), or name another folder$", str(raised.value))[1]
+    subprocess.run(["sh", "-c", repair], check=True)
+    assert cache.folder() == folder
+    shutil.rmtree(folder)
+    folder.write_text("")
+    with pytest.raises(MissingError, match=r"is no folder.*; repair: remove the file"):
+        cache.folder()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EFBIG, errno.EAGAIN])
+def test_limits_of_the_system_are_told(folder, number):
+    def build(path):
+        raise OSError(number, os.strerror(number))
+
+    expected = f"the system refuses .*{os.strerror(number)}.*; repair: ulimit -a"
+    with pytest.raises(MissingError, match=expected):
+        cache.fetch(".bin", ["a"], build)
 
 
 BUILD_UNTIL_KILLED = """

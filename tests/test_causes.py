@@ -96,8 +96,8 @@ def test_other_errors_pass(monkeypatch):
 def test_an_error_is_explained_once():
     with (
         pytest.raises(sgemm.OutOfMemoryError, match=r"^inner: no memory left \(MemoryError\)"),
-        causes.cuda_errors_explained("outer"),
-        causes.cuda_errors_explained("inner"),
+        causes.errors_explained("outer"),
+        causes.errors_explained("inner"),
     ):
         raise MemoryError
 
@@ -273,3 +273,56 @@ def test_a_kernel_that_writes_where_nothing_is():
 )
 def test_an_error_in_one_line(text, line):
     assert errors.in_one_line(ValueError(text)) == line
+
+
+class CompileException(Exception):  # noqa: N818 - its name in CuPy
+    """As CuPy's: a log of many lines."""
+
+
+class NVRTCError(RuntimeError):
+    """As CuPy's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            CompileException(
+                "a.cu(1): note\na.cu(2): error: cannot open source file 'vector_types.h'"
+            ),
+            "cannot open source file 'vector_types.h'",
+        ),
+        (NVRTCError("NVRTC_ERROR_COMPILATION (6)"), "NVRTC_ERROR_COMPILATION (6)"),
+        (RuntimeError("CuPy failed to load libnvrtc.so.13: OSError"), "failed to load libnvrtc"),
+    ],
+)
+def test_what_cupy_cannot_compile_is_explained(error, said):
+    """It compiles kernels of its own, such as for a random matrix."""
+    with pytest.raises(sgemm.MissingError) as raised, causes.errors_explained("check"):
+        raise error
+    message = str(raised.value)
+    assert message.startswith("check: CuPy cannot compile its own kernels (")
+    assert said in message
+    assert "\n" not in message
+
+
+def test_what_the_system_refuses_is_explained(monkeypatch):
+    refused = BlockingIOError(11, "Resource temporarily unavailable")
+    monkeypatch.setattr(multiply, "locate", raises(refused))
+    one = np.ones((1, 1), np.float32)
+    expected = "^matmul: the system refuses .*temporarily unavailable.*; repair: ulimit -a"
+    with pytest.raises(sgemm.MissingError, match=expected):
+        sgemm.matmul(one, one)
+
+
+def test_a_fact_is_on_one_line():
+    cause = causes.CPP_COMPILER_WRONG.of(command="g++\n-x")
+    assert cause.seen == "CXX=g++ -x is no C++ compiler that runs here"
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"), [("12.9", causes.GPU_BELOW_LADDER), ("13.0", causes.GPU_TOO_OLD)]
+)
+def test_the_last_release_for_an_old_gpu_compiles_for_it(release, expected):
+    cause = causes.of_architecture("sm_70", release, ["sm_70", "sm_90"], (8, 0))
+    assert cause.why.partition(" ")[0] == expected.why.partition(" ")[0]

@@ -449,3 +449,37 @@ def test_a_file_name_that_no_include_can_hold(tmp_path, name):
     source.write_text(GOOD_HEADER)
     with pytest.raises(ArgumentError, match="a kernel file's name has no double quotes"):
         from_file(source)
+
+
+def broken(error):
+    def run(*arguments):
+        raise error
+
+    return run
+
+
+def test_an_error_that_is_not_expected_tells_where(run, monkeypatch):
+    """And is no verdict about the kernel."""
+    monkeypatch.setattr(check, "Checker", broken(KeyError("lost")))
+    status, output, errors = run("check")
+    assert (status, output) == (2, "")
+    assert "in run" in errors
+    said = "python -m sgemm check: a fault of sgemm itself: KeyError: 'lost'"
+    assert errors.splitlines()[-1] == said
+
+
+def test_a_package_that_cannot_be_imported_is_told(run, monkeypatch):
+    monkeypatch.setattr(check, "Checker", broken(ImportError("libopenblas.so.0: no such file")))
+    status, _, errors = run("check")
+    assert status == 2
+    assert re.fullmatch("python -m sgemm check: .*libopenblas.so.0.*--force-reinstall.*\n", errors)
+
+
+def test_errors_that_cannot_be_printed_leave_the_status():
+    command = f"{sys.executable} -m sgemm check --version nope 2>/dev/full"
+    assert subprocess.run(["bash", "-c", command]).returncode == 2
+
+
+def test_an_argument_of_two_lines_is_refused_on_one(run):
+    status, _, errors = run("versions", "--foo\nbar")
+    assert (status, errors.count("\n")) == (2, 1)

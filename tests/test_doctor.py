@@ -30,7 +30,7 @@ NVRTC_13 = ("13.5", ["sm_75", "sm_90", "sm_120"])
 NVRTC_12_6 = ("12.6", ["sm_50", "sm_61", "sm_75", "sm_90"])
 GPU_MACHINE = Probes(
     python=(3, 12, 4),
-    package={"numpy": "2.4.6"}.get,
+    numpy=lambda: "2.4.6",
     cupy_wheels=lambda: {"cupy-cuda13x": "14.2.0"},
     cupy=lambda: "14.2.0",
     driver=lambda: ON_580,
@@ -131,10 +131,16 @@ NO_GPU_FOUND = Driver("580.95.05", (13, 0), status=100, failure="no CUDA-capable
 PROBLEMS = {
     "Python 3.9": (replace(LAPTOP, python=(3, 9, 2)), "Python", "3.9.2", "python3.11 -m venv"),
     "no NumPy": (
-        replace(LAPTOP, package=lambda name: None),
+        machine(LAPTOP, numpy=ModuleNotFoundError("No module named 'numpy'", name="numpy")),
         "NumPy",
         "not installed",
         "pip install numpy",
+    ),
+    "NumPy without its libraries": (
+        machine(LAPTOP, numpy=ImportError("libopenblas.so.0: cannot open shared object file")),
+        "NumPy",
+        "cannot be imported (libopenblas.so.0: cannot open",
+        "pip install --force-reinstall numpy",
     ),
     "no C++ compiler": (
         machine(LAPTOP, cpp_compiler=MissingError(causes.CPP_COMPILER_MISSING)),
@@ -355,6 +361,28 @@ PROBLEMS = {
         "CUDA_VISIBLE_DEVICES=",
         "unset CUDA_VISIBLE_DEVICES",
     ),
+    "case 5.7: every GPU hidden, also of those in MIG mode": (
+        machine(
+            LAPTOP,
+            driver=NO_GPU_FOUND,
+            host=replace(MACHINE, variables={"CUDA_VISIBLE_DEVICES": "-1"}),
+            boards=[replace(BOARD, mig=True)],
+        ),
+        "GPU",
+        "CUDA_VISIBLE_DEVICES=-1",
+        "unset CUDA_VISIBLE_DEVICES",
+    ),
+    "MIG without an instance that is named": (
+        machine(
+            LAPTOP,
+            driver=NO_GPU_FOUND,
+            host=replace(MACHINE, variables={"CUDA_VISIBLE_DEVICES": "0"}),
+            boards=[replace(BOARD, mig=True)],
+        ),
+        "GPU",
+        "NVIDIA H200 is in MIG mode, and no instance is visible",
+        "nvidia-smi -L",
+    ),
     "MIG without an instance": (
         machine(LAPTOP, driver=NO_GPU_FOUND, host=MACHINE, boards=[replace(BOARD, mig=True)]),
         "GPU",
@@ -559,9 +587,7 @@ def test_a_missing_tool_of_the_simulator_is_told_by_both_in_the_same_words(
     assert str(raised.value) == f"{found.seen}: {found.why}; repair: {found.repair}"
 
 
-@pytest.mark.parametrize(
-    "name", [probe.name for probe in fields(Probes) if probe.name not in ("python", "package")]
-)
+@pytest.mark.parametrize("name", [probe.name for probe in fields(Probes) if probe.name != "python"])
 def test_a_probe_that_fails_does_not_fail_the_doctor(name):
     findings = doctor.examine(machine(**{name: RuntimeError("broken\nin two lines")}))
     assert {f.name for f in findings} >= {"Python", "NumPy", "NVIDIA driver", "C++ compiler"}
@@ -640,10 +666,46 @@ def test_every_cupy_wheel_is_found(monkeypatch, tmp_path):
     assert not {"cupy-helpers", "cupyx", "numpy"} & found.keys()
 
 
-def test_without_libcuda_there_is_no_driver(monkeypatch):
-    monkeypatch.setattr(probes.ctypes, "CDLL", fail(OSError("libcuda.so.1: cannot open")))
+@pytest.mark.parametrize(
+    "said",
+    [
+        "libcuda.so.1: cannot open shared object file: No such file or directory",
+        "Error loading shared library libcuda.so.1: No such file or directory",
+    ],
+)
+def test_without_libcuda_there_is_no_driver(monkeypatch, said):
+    monkeypatch.setattr(probes.ctypes, "CDLL", fail(OSError(said)))
     assert probes.find_driver() is None
     assert probes.find_boards() == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "libcuda.so.1: file too short",
+        "libnvidia-ptxjitcompiler.so.1: cannot open shared object file: No such file or directory",
+    ],
+)
+def test_a_libcuda_that_is_not_loaded_is_damaged(monkeypatch, said):
+    monkeypatch.setattr(probes.ctypes, "CDLL", fail(OSError(said)))
+    damaged = replace(LAPTOP, driver=probes.find_driver, host=lambda: MACHINE)
+    found = finding(damaged, "NVIDIA driver")
+    assert (found.verdict, said in found.seen, "-size 0" in found.repair) == ("problem", True, True)
+    assert finding(damaged, "GPU").verdict == "absent"
+
+
+def test_a_library_without_its_functions_is_damaged(monkeypatch):
+    """libcuda's is a problem of the driver; without NVML's only its release is not known."""
+
+    class Empty:
+        def __getattr__(self, name):
+            raise AttributeError(f"undefined symbol: {name}")
+
+    monkeypatch.setattr(probes.ctypes, "CDLL", lambda name: Empty())
+    with pytest.raises(MissingError, match=r"^libcuda\.so\.1 is there, and .* \(undefined"):
+        probes.find_driver()
+    assert probes.find_boards() == []
+    assert probes._driver_release() == "unknown release"
 
 
 def test_nvcc_on_the_path(monkeypatch, tmp_path):
@@ -790,3 +852,60 @@ def test_missing_nvrtc_is_told_by_both_in_the_same_words(monkeypatch):
     found = finding(replace(LAPTOP, nvrtc=probes.find_nvrtc), "NVRTC")
     assert str(raised.value) == f"{found.seen}: {found.why}; repair: {found.repair}"
     assert re.match(r"no NVRTC to compile kernels with \(libnvrtc", found.seen)
+
+
+@pytest.mark.parametrize("status", [802, 803, 999])
+def test_a_driver_that_does_not_start_is_the_only_cause(status):
+    """Batch systems always name the GPUs."""
+    driver = replace(NO_GPU_FOUND, status=status, failure="made up")
+    named = replace(MACHINE, variables={"CUDA_VISIBLE_DEVICES": "0,1"})
+    findings = doctor.examine(machine(driver=driver, host=named))
+    assert [found.name for found in findings if found.verdict == "problem"] == ["NVIDIA driver"]
+    assert "the driver is not usable" in finding(machine(driver=driver, host=named), "GPU").why
+
+
+def test_what_a_container_runtime_reads_means_nothing_outside_of_a_container():
+    named = replace(MACHINE, variables={"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert finding(machine(driver=NO_GPU_FOUND, host=named), "GPU").seen == causes.NO_GPU.seen
+
+
+@pytest.mark.parametrize("probe", ["cpp_compiler", "binutils"])
+def test_what_is_not_looked_for_without_numpy_is_not_blamed(probe):
+    error = ImportError("libopenblas.so.0: cannot open shared object file")
+    name = {"cpp_compiler": "C++ compiler", "binutils": "binutils"}[probe]
+    found = finding(machine(LAPTOP, numpy=error, **{probe: error}), name)
+    assert (found.verdict, found.seen) == ("absent", "not looked for without NumPy")
+    assert finding(machine(LAPTOP, numpy=error), "NumPy").verdict == "problem"
+
+
+def test_processes_that_are_not_told_are_not_none():
+    found = finding(machine(boards=[replace(BOARD, processes=None)]), "state of GPU 0")
+    assert (found.verdict, found.seen) == ("ok", "1980 of 1980 MHz; who uses it is not told")
+
+
+class Nvml:
+    """Tells of so many processes, where there is room for them, or with that status of none."""
+
+    def __init__(self, processes, status=0):
+        self.processes, self.status = processes, status
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, device, count, found):  # noqa: N802
+        room, count._obj.value = count._obj.value, self.processes
+        if self.status or room < self.processes:
+            return self.status or 7
+        for number in range(self.processes):
+            found[number].pid = number
+        return 0
+
+
+def test_more_processes_than_there_is_room_for():
+    assert probes._processes(Nvml(80), None) == tuple(range(80))
+    assert probes._processes(Nvml(0), None) == ()
+    assert probes._processes(Nvml(3, status=4), None) is None
+
+
+@pytest.mark.parametrize("file", ["dxg", "nvmap"])
+def test_gpus_that_have_other_device_files(tmp_path, file):
+    """Under WSL 2, and on a Jetson."""
+    file_system(tmp_path, **{f"dev__{file}": ""})
+    assert probes.find_host(tmp_path).device_files

@@ -5,6 +5,7 @@ import logging
 import re
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_a_gpu_that_is_not_here_takes_what_was_measured_on_it(explain, options):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["64x64x64"], "there is no usable GPU, and no --sms: "),
+        (["64x64x64"], "there is no usable GPU: .*; or .* --sms 132 --gpu"),
         (["64x64x64", "--cc", "9.0"], "--cc: .* --sms"),
         (["64x64x64", "--gpu", "NVIDIA H200"], "--gpu: .* --sms"),
         (["64x64x64", "--sms", "132", "--gpu", "H200"], "no choices were measured on a 'H200'"),
@@ -158,3 +159,18 @@ def test_what_cannot_be_told(explain, arguments, reason):
     assert status == 2
     assert output == ""
     assert re.fullmatch(f"python -m sgemm explain: .*{reason}.*\n", errors)
+
+
+def test_a_gpu_that_does_not_answer_is_explained(explain, monkeypatch):
+    class CUDARuntimeError(RuntimeError):
+        status = 46
+
+    def refuse():
+        raise CUDARuntimeError
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=refuse))
+    monkeypatch.setattr("sgemm.check.usable_cupy", lambda: cupy)
+    status, output, errors = explain("64x64x64")
+    assert (status, output) == (2, "")
+    assert errors.startswith("python -m sgemm explain: the GPU here: CUDA error 46, ")
+    assert errors.count("\n") == 1

@@ -1,8 +1,14 @@
 """What is not accepted: a clear error that names the argument, and nothing is launched."""
 
+import ctypes
+import os
 import re
+import shutil
+from array import array
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
 
 import numpy as np
@@ -12,6 +18,7 @@ from places import SIMULATOR
 import sgemm
 from sgemm import LADDER
 from sgemm.simulated import Simulated
+from sgemm.simulator import build
 
 case = pytest.mark.case
 
@@ -47,7 +54,10 @@ def rejects(place):
 def test_dtypes(place, rejects, name, dtype):
     shape = {"a": (4, 3), "b": (3, 5), "out": (4, 5)}[name]
     wrong = place.xp.zeros(shape, np.dtype(dtype))
-    rejects(TypeError, name, wrong.dtype, "float32", f"{name}.astype", **{name: wrong})
+    part = ".real" if wrong.dtype.kind == "c" else ""
+    cast = f"pass {name}{part}.astype('float32')"
+    remedy = "none and take what is returned" if name == "out" else cast
+    rejects(TypeError, name, wrong.dtype, remedy, **{name: wrong})
 
 
 @numpy_only
@@ -55,6 +65,12 @@ def test_dtypes(place, rejects, name, dtype):
 @pytest.mark.parametrize("name", ["a", "b", "out"])
 def test_dtypes_of_numpy_alone(place, rejects, name, dtype):
     test_dtypes(place, rejects, name, dtype)
+
+
+@numpy_only
+def test_a_structured_dtype(place, rejects):
+    records = np.zeros((4, 3), [("x", "f4"), ("y", "f4")])
+    rejects(TypeError, "a", "pass a['x'].astype('float32')", a=records)
 
 
 @pytest.mark.parametrize("depth", [2, 4])
@@ -69,7 +85,8 @@ def test_depth_0_against_another(place, rejects):
 @pytest.mark.parametrize("shape", [(), (3,), (1, 4, 3)])
 @pytest.mark.parametrize("name", ["a", "b", "out"])
 def test_numbers_of_dimensions(place, rejects, name, shape):
-    rejects(ValueError, name, len(shape), **{name: place.xp.ones(shape, np.float32)})
+    passed = {0: "[None, None]", 1: "[:, None] or ", 3: " one by one"}[len(shape)]
+    rejects(ValueError, name, len(shape), passed, **{name: place.xp.ones(shape, np.float32)})
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (4, 4), (1, 5), (0, 5)])
@@ -223,6 +240,16 @@ class WithoutDtype:
         return 1.0
 
 
+class WithoutDimensions(WithoutDtype):
+    @property
+    def ndim(self):
+        raise RuntimeError("closed")
+
+
+class WithAnArrayOfDimensions(WithoutDtype):
+    ndim = np.zeros(2)
+
+
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 @pytest.mark.parametrize(
     "wrong",
@@ -231,6 +258,8 @@ class WithoutDtype:
         *(np.ones(1), np.ones((200, 200)), np.complex64(1), np.ma.masked, np.timedelta64(1, "ns")),
         *(np.array("1"), np.array(b"1"), np.array("1", dtype=object), np.array(1j, dtype=object)),
         *(TooLargeToConvert(), WithoutDtype(), Decimal("sNaN")),
+        *(WithoutDimensions(), WithAnArrayOfDimensions()),
+        *(array("B", b"12"), memoryview(b"12"), ctypes.c_char(b"2")),  # of which float() makes 12
     ],
 )
 def test_alpha_and_beta_that_are_no_numbers(place, rejects, name, wrong):
@@ -355,6 +384,22 @@ def test_the_way_to_allow_a_product_allows_it(monkeypatch, size, limit):
     Simulated().check_work(size, size, size)
 
 
+def test_a_product_that_is_not_computed_takes_no_time(monkeypatch):
+    """Alpha is 0, and the result not too large."""
+    monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", "1e-3")
+    one, most = np.ones((1, 1), np.float32), 2**31 - 1
+    a, b = np.broadcast_to(one, (3, most)), np.broadcast_to(one, (most, 3))
+    assert (sgemm.matmul(a, b, alpha=0) == 0).all()
+
+
+def test_a_result_past_all_addresses(monkeypatch):
+    monkeypatch.setenv("SGEMM_SIMULATOR_LIMIT", "inf")
+    most = 2**31 - 1
+    a, b = np.empty((most, 0), np.float32), np.empty((0, most), np.float32)
+    with pytest.raises(sgemm.OutOfMemoryError, match=r"^matmul: no memory left"):
+        sgemm.matmul(a, b)
+
+
 @pytest.mark.parametrize(("depth", "alpha"), [(0, 1.0), (3, 0.0)])
 def test_results_too_large_to_simulate(depth, alpha):
     """Without a product, too: every output is written."""
@@ -387,6 +432,45 @@ def test_compilers_that_are_none(monkeypatch, command):
         sgemm.matmul(one, one)
 
 
+SLOW_COMPILER = '#!/bin/sh\nsleep 10\nexec c++ "$@"\n'
+
+
+def executable(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["\x7fELF no program", "#!/no/such/interpreter\n", SLOW_COMPILER, "#!/bin/cat\n"],
+    ids=["of another machine", "without interpreter", "that hangs", "that is another program"],
+)
+def test_a_program_that_is_no_compiler(monkeypatch, tmp_path, program):
+    """Is told where CXX names it; the first on PATH that is one is taken."""
+    monkeypatch.setattr(build, "COMPILER_SECONDS", 3)
+    wrong = executable(tmp_path / "g++", program)
+    one = np.ones((1, 1), np.float32)
+    monkeypatch.setenv("CXX", str(wrong))
+    with pytest.raises(sgemm.MissingError, match=f"^CXX={re.escape(str(wrong))} is no C"):
+        build.find_compiler()
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert shutil.which("c++")
+    assert not build.find_compiler().startswith(str(wrong))
+    assert sgemm.matmul(one, one).tolist() == [[1.0]]
+
+
+def test_a_machine_without_proc(monkeypatch):
+    """Has a CPU of which nothing is known."""
+    monkeypatch.setattr(Path, "read_text", refuse_to_read)
+    assert build._cpu_flags.__wrapped__() == ()
+
+
+def refuse_to_read(path, **how):
+    raise FileNotFoundError(2, "No such file or directory", str(path))
+
+
 def test_a_compiler_that_writes_nothing(monkeypatch, tmp_path):
     pretender = tmp_path / "pretender"
     pretender.write_text("#!/bin/sh\necho 'pretender 1.0'\n")
@@ -411,3 +495,32 @@ def test_a_mix_of_numpy_and_cupy():
             }
             with pytest.raises(sgemm.ArgumentTypeError, match=f"^{one}: .*(NumPy.*GPU|GPU.*NumPy)"):
                 sgemm.matmul(**arguments)
+
+
+class SaysThatItCanBeWritten(np.ndarray):
+    @property
+    def flags(self):
+        return SimpleNamespace(writeable=True)
+
+
+@numpy_only
+def test_what_a_subclass_says_of_itself_does_not_count(place, rejects):
+    out = np.zeros((4, 5), np.float32)
+    out.flags.writeable = False
+    rejects(ValueError, "out", "is read-only", out=out.view(SaysThatItCanBeWritten))
+
+
+@numpy_only
+@pytest.mark.parametrize("shape", [(4, 0), (0, 4)])
+def test_strides_of_what_has_no_elements_do_not_matter(place, shape):
+    rows, depth = shape
+    empty = np.zeros((4, 5), [("x", "f4"), ("t", "u1")])["x"][:rows, :depth]
+    a, b = (empty, empty.T) if rows else (empty, np.ones((depth, 2), np.float32))
+    assert (sgemm.matmul(a, b) == np.zeros((a.shape[0], b.shape[1]))).all()
+
+
+def test_the_result_of_a_prepared_product_cannot_be_exchanged(place):
+    one = place.xp.ones((1, 1), np.float32)
+    prepared = sgemm.prepare(one, one)
+    with pytest.raises(AttributeError):
+        prepared.out = one

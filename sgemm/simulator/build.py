@@ -17,6 +17,7 @@ HEADER = Path(__file__).parent / "simulator.h"
 # What every kernel is linked with, compiled as one file.
 RUNTIME = ("runtime.h", "runtime.cpp", "operands.cpp", "checks.cpp", "counts.cpp", "hooks.cpp")
 COMPILERS = ("g++", "c++", "clang++")
+COMPILER_SECONDS = 20  # in which one says what it is
 
 FLAGS = (
     "-std=c++17",
@@ -73,7 +74,7 @@ def build(source: Path, entry: str, defines: Mapping[str, int], checked: bool = 
     link = ["-shared", "-Wl,-z,defs", "-x", "none", str(runtime), "-lm"]
     if checked:  # without the sanitizer's library
         link += ["-nodefaultlibs", "-lgcc", "-lc"]
-    return _compile(str(source), ".so", files, text, flags, link)
+    return _compile(str(source), cache.LIBRARY, files, text, flags, link)
 
 
 def _build_runtime() -> Path:
@@ -126,14 +127,28 @@ def _examine(chosen: str, search_path: str | None) -> tuple[tuple[str, ...], str
     for name, *options in _candidates(chosen):
         if path := shutil.which(name, path=search_path):
             command = (path, *options)
-            answer = subprocess.run(
-                [*command, "--version"], encoding="utf-8", errors="replace", capture_output=True
-            )
-            if answer.returncode == 0 and answer.stdout:
-                return command, answer.stdout.splitlines()[0]
+            version = _answer(*command, "--version")
+            if version and _answer(*command, "-fsyntax-only", "-x", "c++", os.devnull) is not None:
+                return command, version.splitlines()[0]
     if chosen.strip():
         raise _not_a_compiler(chosen)
     raise MissingError(causes.CPP_COMPILER_MISSING)
+
+
+def _answer(*command: str) -> str | None:
+    """What a command prints; None if it fails, cannot be run or does not end."""
+    try:
+        return subprocess.run(
+            command,
+            check=True,
+            timeout=COMPILER_SECONDS,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _candidates(chosen: str) -> list[list[str]]:
@@ -154,5 +169,8 @@ def _not_a_compiler(chosen: str) -> MissingError:
 def _cpu_flags() -> tuple[str, ...]:
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
-    features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    try:
+        features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    except OSError:  # a sandbox without /proc
+        return ()
     return tuple(flag for feature, flag in CPU_FLAGS.items() if feature in features)

@@ -6,6 +6,9 @@ from ctypes import POINTER, c_char, c_char_p, c_int64, c_uint32, c_uint64, c_voi
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..causes import LIBRARY_NOT_LOADED
+from ..errors import MissingError, first_line
+
 if TYPE_CHECKING:
     from .launches import Operand
 
@@ -76,8 +79,12 @@ class CCount(ctypes.Structure):
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """The library at ``path``, with the types of its functions."""
-    library = ctypes.CDLL(str(path))
+    """The library at ``path``, with the types of its functions; MissingError where the system does
+    not load it."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise MissingError(LIBRARY_NOT_LOADED.of(detail=first_line(error))) from error
     library.simulator_signature.restype = c_char_p
     library.simulator_new_stacks.restype = c_void_p
     library.simulator_launch.restype = c_char_p

@@ -13,6 +13,7 @@ from .build import HEADER
 from .c_structures import CSharedArray
 
 TOOLS = ("nm", "addr2line")
+TOOL_SECONDS = 60  # in which one reads a library
 
 _GAP = "simulator_gap_"
 _OWN = "simulator::"
@@ -82,7 +83,12 @@ def places(library: Path, calls: Iterable[int]) -> dict[int, Place | None]:
 def _run(tool: str, *arguments: str) -> str:
     try:
         return subprocess.run(
-            [tool, *arguments], check=True, capture_output=True, encoding="utf-8", errors="replace"
+            [tool, *arguments],
+            check=True,
+            timeout=TOOL_SECONDS,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
         ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise MissingError(causes.BINUTILS_MISSING.of(tool=tool, detail=error)) from error
