@@ -232,7 +232,8 @@ def _owners_stream(name: str, x: Any) -> int | None:
     with _read(name, x) as interface:
         if (stream := interface.get("stream")) is None:
             return None
-        return LEGACY_STREAM if index(stream) == LEGACY_STREAM_IN_INTERFACES else index(stream)
+        handle = int(np.uintp(index(stream)))
+        return LEGACY_STREAM if handle == LEGACY_STREAM_IN_INTERFACES else handle
 
 
 def _is_read_only(name: str, x: Any) -> bool:

@@ -220,11 +220,11 @@ class _ProcessInfo(ctypes.Structure):
 def _processes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> tuple[int, ...] | None:
     """The ids, in the host's numbering, of the processes that compute on the GPU; None where it
     does not tell."""
-    room, status = 64, _INSUFFICIENT_SIZE
-    while status == _INSUFFICIENT_SIZE:  # then as many more as there are by now
+    for room in (64, 1 << 10, 1 << 16):
         found, count = (_ProcessInfo * room)(), ctypes.c_uint(room)
         status = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found)
-        room = max(2 * room, count.value)
+        if status != _INSUFFICIENT_SIZE:
+            break
     return None if status else tuple(process.pid for process in found[: count.value])
 
 

@@ -902,6 +902,7 @@ def test_more_processes_than_there_is_room_for():
     assert probes._processes(Nvml(80), None) == tuple(range(80))
     assert probes._processes(Nvml(0), None) == ()
     assert probes._processes(Nvml(3, status=4), None) is None
+    assert probes._processes(Nvml(1 << 17), None) is None
 
 
 @pytest.mark.parametrize("file", ["dxg", "nvmap"])

@@ -347,7 +347,8 @@ def test_an_error_of_the_driver_is_not_said_to_be_of_the_array(fake, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "interface", [5, "x", {"data": 5}, {"data": (1,)}, {"stream": [1]}, {"stream": "q"}]
+    "interface",
+    [5, "x", {"data": 5}, {"data": (1,)}, {"stream": [1]}, {"stream": -1}, {"stream": 1 << 64}],
 )
 @pytest.mark.parametrize("name", ["b", "out"])
 def test_an_interface_that_is_none_beside_dlpack(fake, integers, name, interface):
