@@ -323,7 +323,7 @@ def require_history() -> None:
 def git(*arguments: str) -> str:
     result = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     if result.returncode:
-        raise SetupError(f"git {arguments[0]} failed: {result.stderr.strip()}")
+        raise SetupError(f"git {arguments[0]} failed: {' '.join(result.stderr.split())}")
     return result.stdout.strip()
 
 

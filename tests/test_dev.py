@@ -120,6 +120,17 @@ def test_a_folder_without_history_is_refused(tmp_path):
     assert "dev.py: git rev-parse failed: " in result.stderr
 
 
+def test_git_s_reason_is_told_in_one_line(checkout, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    for variable in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):  # which may allow it
+        monkeypatch.setenv(variable, os.devnull)
+    result = run(checkout, "site")
+    assert result.returncode == 2
+    assert "dubious ownership" in result.stderr
+    assert "safe.directory" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_an_old_python_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(dev.sys, "version_info", (3, 10, 12))
     monkeypatch.setattr(dev.sys, "argv", ["dev.py", "test"])
