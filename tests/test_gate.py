@@ -203,6 +203,7 @@ def test_what_changed_needs_a_gpu(project, capsys, files, changed):
         f"python -m benchmarks: there is no GPU, and {', '.join(changed)} changed: "
         "their speed cannot be compared; GPU: "
     )
+    assert printed.err.endswith("; without a GPU, --static compares what takes none\n")
     assert printed.err.count("\n") == 1
     assert "there is no GPU" in (project / "summary.md").read_text()
 
