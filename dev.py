@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 MEASURED = ("kernels", "sgemm", "pyproject.toml")  # what asv takes from a commit
+ASV_WORDS = ("ALL", "EXISTING", "NEW", "TAGS")  # for commits, beside HASHFILE:PATH
 MAX_TEST_PROCESSES = 8
 NO_TESTS_SELECTED = 5  # pytest's status, for arguments that select none of these
 EXCUSES = (
@@ -125,6 +127,7 @@ def site(machine: str, commits: str, missing: int | None) -> int:
     """Measure the commits with asv as ``machine``, and publish the history; asv's exit status.
     With ``missing`` it is that many commits without results, whatever ``commits`` says."""
     require_history()
+    require_commits(commits)
     announce("Setting up .venv with asv")
     install("asv")
     describe_machine(machine)
@@ -318,6 +321,16 @@ def require_history() -> None:
     if changed := git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED):
         files = ", ".join(line.split(maxsplit=1)[1] for line in changed.splitlines())
         raise SetupError(f"asv measures commits, and these changes are in none: {files}")
+
+
+def require_commits(given: str) -> None:
+    """Raise SetupError unless git knows such commits or it is a word of asv's, which would end with
+    a traceback."""
+    if given in ASV_WORDS or given.startswith("HASHFILE:"):
+        return
+    command = ["git", "rev-parse", *shlex.split(given), "--"]  # split as by asv
+    if subprocess.run(command, cwd=ROOT, capture_output=True).returncode:
+        raise SetupError(f"{given!r} is no commit of this repository, nor a range of them")
 
 
 def git(*arguments: str) -> str:

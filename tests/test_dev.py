@@ -87,6 +87,7 @@ def test_uncommitted_changes_are_refused(checkout, which, staged):
         (["main~1"], "main~1^!"),
         (["v1"], "v1^!"),
         *(([given], given) for given in ("HEAD^!", "HEAD~1..HEAD", "v1~1..", "main --all")),
+        (["main --since='1 week ago'"], "main --since='1 week ago'"),
         *(([given], given) for given in ("ALL", "NEW", "EXISTING", "TAGS", "HASHFILE:/dev/null")),
     ],
 )
@@ -101,6 +102,17 @@ def test_one_commit_is_measured_unless_told_otherwise(
     (measuring, _), (publishing, _) = asv
     assert measuring[-1] == measured
     assert publishing == ("-m", "asv", "publish")
+
+
+@pytest.mark.parametrize("nothing", ["nonsense", "nonsense..HEAD", "dev.py", "new"])
+def test_what_is_no_commit_is_refused(checkout, nothing):
+    """Before anything is installed, measured or published."""
+    result = run(checkout, "site", nothing)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        f"dev.py: {nothing!r} is no commit of this repository, nor a range of them\n"
+    )
 
 
 @pytest.mark.case("4.7")
