@@ -304,7 +304,8 @@ def describe_machine(name: str) -> None:
         return
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     described = ["--machine", name, "--os", platform.system(), "--ram", f"{memory_gib:.0f} GiB"]
-    run("-m", "asv", "machine", "--yes")  # asv changes facts only where it has some already
+    # asv changes facts only where it has some already. It prints questions that it answers itself.
+    run("-m", "asv", "machine", "--yes", quiet=True)
     run("-m", "asv", "machine", *described)
 
 
@@ -373,13 +374,18 @@ def create_venv() -> None:
         raise SetupError("no virtual environment could be made in .venv, see above")
 
 
-def run(*arguments: str) -> int:
-    """Run .venv's Python in the checkout, its own programs first; the exit status."""
+def run(*arguments: str, quiet: bool = False) -> int:
+    """Run .venv's Python in the checkout, its own programs first; the exit status. Of one that is
+    ``quiet`` the output is shown if it fails."""
     environment = dict(os.environ)
     environment["PATH"] = os.pathsep.join([str(PYTHON.parent), environment.get("PATH", "")])
     if "PIP_CONSTRAINT" not in environment:
         environment["PIP_CONSTRAINT"] = constraints()
-    return subprocess.run([PYTHON, *arguments], cwd=ROOT, env=environment).returncode
+    command = [str(PYTHON), *arguments]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=quiet, text=True)
+    if quiet and result.returncode:
+        print(result.stdout + result.stderr, end="", flush=True)
+    return result.returncode
 
 
 def announce(step: str) -> None:

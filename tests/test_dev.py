@@ -153,7 +153,7 @@ def test_an_old_python_is_refused(monkeypatch, capsys):
 def test_packages_are_pinned_unless_told_otherwise(monkeypatch):
     environments = []
 
-    def record(command, cwd, env):
+    def record(command, *, env, **_):
         environments.append(env)
         return subprocess.CompletedProcess(command, 0)
 
@@ -504,7 +504,7 @@ def test_where_a_gpu_is_required_no_test_is_skipped(monkeypatch, capsys, report,
 def test_a_machine_is_described_once(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     calls = []
-    monkeypatch.setattr(dev, "run", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(dev, "run", lambda *arguments, quiet=False: calls.append(arguments))
     dev.describe_machine("laptop")
     assert calls[0] == ("-m", "asv", "machine", "--yes")  # nothing is asked
     assert calls[-1][:5] == ("-m", "asv", "machine", "--machine", "laptop")
@@ -512,3 +512,13 @@ def test_a_machine_is_described_once(monkeypatch, tmp_path):
     (tmp_path / ".asv-machine.json").write_text(json.dumps({"laptop": {}, "version": 1}))
     dev.describe_machine("laptop")
     assert calls == []
+
+
+@pytest.mark.parametrize(("status", "shown"), [(0, ""), (3, "to stdout\nto stderr\n")])
+def test_what_is_quiet_is_shown_where_it_fails(monkeypatch, capfd, status, shown):
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    code = (
+        f"import sys; print('to stdout'); print('to stderr', file=sys.stderr); sys.exit({status})"
+    )
+    assert dev.run("-c", code, quiet=True) == status
+    assert capfd.readouterr() == (shown, "")
