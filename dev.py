@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 MEASURED = ("kernels", "sgemm", "pyproject.toml")  # what asv takes from a commit
+ASV_WORDS = ("ALL", "EXISTING", "NEW", "TAGS")  # for commits, beside HASHFILE:PATH
 MAX_TEST_PROCESSES = 8
 NO_TESTS_SELECTED = 5  # pytest's status, for arguments that select none of these
 EXCUSES = (
@@ -125,6 +127,7 @@ def site(machine: str, commits: str, missing: int | None) -> int:
     """Measure the commits with asv as ``machine``, and publish the history; asv's exit status.
     With ``missing`` it is that many commits without results, whatever ``commits`` says."""
     require_history()
+    require_commits(commits)
     announce("Setting up .venv with asv")
     install("asv")
     describe_machine(machine)
@@ -301,7 +304,8 @@ def describe_machine(name: str) -> None:
         return
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     described = ["--machine", name, "--os", platform.system(), "--ram", f"{memory_gib:.0f} GiB"]
-    run("-m", "asv", "machine", "--yes")  # asv changes facts only where it has some already
+    # asv changes facts only where it has some already. It prints questions that it answers itself.
+    run("-m", "asv", "machine", "--yes", quiet=True)
     run("-m", "asv", "machine", *described)
 
 
@@ -320,10 +324,20 @@ def require_history() -> None:
         raise SetupError(f"asv measures commits, and these changes are in none: {files}")
 
 
+def require_commits(given: str) -> None:
+    """Raise SetupError unless git knows such commits or it is a word of asv's, which would end with
+    a traceback."""
+    if given in ASV_WORDS or given.startswith("HASHFILE:"):
+        return
+    command = ["git", "rev-parse", *shlex.split(given), "--"]  # split as by asv
+    if subprocess.run(command, cwd=ROOT, capture_output=True).returncode:
+        raise SetupError(f"{given!r} is no commit of this repository, nor a range of them")
+
+
 def git(*arguments: str) -> str:
     result = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     if result.returncode:
-        raise SetupError(f"git {arguments[0]} failed: {result.stderr.strip()}")
+        raise SetupError(f"git {arguments[0]} failed: {' '.join(result.stderr.split())}")
     return result.stdout.strip()
 
 
@@ -360,13 +374,18 @@ def create_venv() -> None:
         raise SetupError("no virtual environment could be made in .venv, see above")
 
 
-def run(*arguments: str) -> int:
-    """Run .venv's Python in the checkout, its own programs first; the exit status."""
+def run(*arguments: str, quiet: bool = False) -> int:
+    """Run .venv's Python in the checkout, its own programs first; the exit status. Of one that is
+    ``quiet`` the output is shown if it fails."""
     environment = dict(os.environ)
     environment["PATH"] = os.pathsep.join([str(PYTHON.parent), environment.get("PATH", "")])
     if "PIP_CONSTRAINT" not in environment:
         environment["PIP_CONSTRAINT"] = constraints()
-    return subprocess.run([PYTHON, *arguments], cwd=ROOT, env=environment).returncode
+    command = [str(PYTHON), *arguments]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=quiet, text=True)
+    if quiet and result.returncode:
+        print(result.stdout + result.stderr, end="", flush=True)
+    return result.returncode
 
 
 def announce(step: str) -> None:

@@ -47,6 +47,7 @@ def _failed(error: Exception) -> int:
         reason += "; pip install '.[dev]' in the checkout brings what the benchmarks need"
     if isinstance(error, NoGpuError):
         reason += f"; {doctor.why_no_gpu(doctor.examine())}"
+        reason += error.instead and f"; {error.instead}"
     print(f"python -m benchmarks: {reason}", file=sys.stderr)
     return 1 if isinstance(error, KernelFailedError) else 2
 

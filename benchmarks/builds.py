@@ -59,10 +59,9 @@ def of_checkout(python: str) -> Build:
 
 def resolve(name: str) -> str:
     """The full hash of a commit; BuildError if there is none of that name."""
-    try:
-        return _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-    except BuildError as error:
-        raise BuildError(f"{name!r} is no commit of this repository") from error
+    quietly = ("--quiet", "--verify", "--end-of-options")  # of a wrong name git then says nothing
+    wrong_name = f"{name!r} is no commit of this repository"
+    return _git("rev-parse", *quietly, f"{name}^{{commit}}", unsaid=wrong_name)
 
 
 def same_sources(base: str, head: str) -> bool:
@@ -70,10 +69,12 @@ def same_sources(base: str, head: str) -> bool:
     return not _git("diff", "--name-only", base, head, "--", *MEASURED)
 
 
-def _git(*arguments: str) -> str:
+def _git(*arguments: str, unsaid: str = "") -> str:
+    """What git prints; BuildError with its reason, or ``unsaid`` where it fails without a word."""
     result = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     if result.returncode:
-        raise BuildError(f"git {arguments[0]} failed: {result.stderr.strip()}")
+        reason = " ".join(result.stderr.split())
+        raise BuildError(f"git {arguments[0]} failed: {reason}" if reason else unsaid)
     return result.stdout.strip()
 
 

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+import sys
 from typing import Any
 
 from .checkout import ROOT
@@ -36,10 +37,14 @@ def describe(gpu: Gpu, monitor: Monitor, cublas: Cublas) -> dict[str, Any]:
 
 
 def commit_of_checkout() -> str | None:
-    """The checkout's commit, with "-dirty" where files differ from it; None outside git."""
+    """The checkout's commit, with "-dirty" where files differ from it; None outside git, and with
+    git's reason on standard error where git refuses to tell."""
     command = ("git", "-C", str(ROOT), "describe", "--always", "--abbrev=10", "--dirty")
     try:
         found = subprocess.run(command, capture_output=True, text=True)
     except OSError:
         return None
+    if found.returncode and (ROOT / ".git").exists():
+        reason = " ".join(found.stderr.split())
+        print(f"what is measured goes without its commit: {reason}", file=sys.stderr)
     return found.stdout.strip() or None

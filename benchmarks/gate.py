@@ -156,8 +156,10 @@ def compare_speed(base: str, head: str) -> Report:
         }
     timed = [benchmark for benchmark in BENCHMARKS if not untimed[benchmark[0]]]
     if timed and device is None:
+        changed = ", ".join(dict(timed))
         raise gpu.NoGpuError(
-            f"there is no GPU, and {', '.join(dict(timed))} changed: their speed cannot be compared"
+            f"there is no GPU, and {changed} changed: their speed cannot be compared",
+            instead="without a GPU, --static compares what takes none",
         )
     found = measure(report, pair, timed) if timed else {}
     for benchmark in BENCHMARKS:

@@ -19,7 +19,11 @@ _throttling = load("throttling")
 
 
 class NoGpuError(RuntimeError):
-    """There is no GPU to measure on."""
+    """There is no GPU to measure on; ``instead`` is what can be done without one."""
+
+    def __init__(self, reason: str, instead: str = "") -> None:
+        super().__init__(reason)
+        self.instead = instead
 
 
 class GpuBusyError(RuntimeError):

@@ -280,7 +280,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], surroundings: Mapping[str, A
         caption_justify="left",
     )
     table.add_column("version")
-    table.add_column("what it is", overflow="fold")
+    table.add_column("what it is")
     for heading, _ in columns.values():
         table.add_column(heading, justify="right")
     for row in rows:

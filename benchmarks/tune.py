@@ -62,6 +62,7 @@ SMALL = Problem(32, 32, 32)
 SWEPT = tuple(one for one in sweep.PROBLEMS if one == Problem(one.m, one.n, one.k))
 """The problems of the sweep that are a shape and no more."""
 
+_FIGURE = re.compile(r"\d[\d.]*")
 _ASSERTION = re.compile(r'static assertion failed with "([^"]*)"')
 
 
@@ -595,7 +596,7 @@ def _print(
     options: argparse.Namespace, surroundings: dict[str, Any], rows: Sequence[dict[str, Any]]
 ) -> None:
     """Best first: by what was measured to the end, then by what was measured at all, and by what
-    is predicted."""
+    is predicted. For people the others are counted, by the reason for which they are out."""
     rows = sorted(
         rows,
         key=lambda row: (not row["pruned"], row["gflops"] or 0, row["predicted_gflops"] or 0),
@@ -606,9 +607,27 @@ def _print(
         return
     for problem in dict.fromkeys(row["problem"] for row in rows):
         of_problem = [row for row in rows if row["problem"] == problem]
-        print_table(_table(f"{problem} on {surroundings['gpu']}", of_problem))
+        out = [row for row in of_problem if row["pruned"] and not row["gflops"]]
+        left = [row for row in of_problem if row not in out]
+        print_table(_table(f"{problem} on {surroundings['gpu']}", left))
+        if out:
+            print(f"{len(out)} of {len(of_problem)} candidates are not shown; --json has them:")
+            for reason, count in counted(row["pruned"] for row in out).items():
+                print(f"{count:6}  {reason}")
     if not surroundings["timed"]:
         print("Nothing was timed: the order is that of the predictions (docs/tuning.md).")
+
+
+def counted(reasons: Iterable[str]) -> dict[str, int]:
+    """How often each reason is given, the most frequent first. Those that differ in their figures
+    count as one, with … in place of these."""
+    alike: dict[str, list[str]] = {}
+    for reason in reasons:
+        alike.setdefault(_FIGURE.sub("…", reason), []).append(reason)
+    return {
+        same[0] if len(set(same)) == 1 else general: len(same)
+        for general, same in sorted(alike.items(), key=lambda item: -len(item[1]))
+    }
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]]) -> Any:

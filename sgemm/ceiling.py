@@ -100,11 +100,14 @@ def ceiling(version: Version, found: Inspection, gpu: Gpu, m: int, n: int, k: in
 
     tile_m, tile_n, tile_k = version.tile
     tiles = version.tiles(m, n)
-    most_tiles = tiles / gpu.sms if version.stream_k else -(-tiles // gpu.sms)  # of one SM
+    plan = version.plan(m, n, k, gpu.sms)
+    most_tiles: float = -(-tiles // gpu.sms)  # of one SM
+    if plan.shared_tiles:
+        most_tiles = tiles / min(gpu.sms, plan.blocks)
     computed = most_tiles * gpu.sms * tile_m * tile_n * (-(-k // tile_k) * tile_k)
     used = m * n * k / computed
 
-    resident = min(occupancy.blocks, -(-tiles // gpu.sms))
+    resident = min(occupancy.blocks, -(-plan.blocks // gpu.sms))
     warps = resident * multiplying / (WARP * SCHEDULERS)  # of a scheduler
     waiting = L2_CYCLES if loop.global_loads else 0
     alone = max(pass_cycles + waiting, found.warp_cycles)  # cycles of a warp's pass

@@ -186,7 +186,10 @@ PYTHON_FAULTS = (
         (
             ("producers forgotten", "issued += producers * ", "issued += 0 * "),
             ("every producer for each", "version.threads / multiplying - 1", "1"),
-            ("a last wave where tiles are shared", "if version.stream_k else", "if False else"),
+            ("a last wave where tiles are shared", "if plan.shared_tiles:", "if False:"),
+            ("no last wave of blocks that stay", "if plan.shared_tiles:", "if version.stream_k:"),
+            ("tiles shared by every SM", "min(gpu.sms, plan.blocks)", "gpu.sms"),
+            ("a block for each tile resident", "-(-plan.blocks // gpu", "-(-tiles // gpu"),
             ("pauses beside another block", "if resident == 1:", "if resident:"),
             ("pauses forgotten", "warps * pass_cycles + idle", "warps * pass_cycles"),
         ),

@@ -166,7 +166,7 @@ def project(tmp_path, monkeypatch):
 
 
 @pytest.mark.case("4.6")
-def test_a_machine_is_described_without_asking(project):
+def test_a_machine_is_described_without_asking(project, capfd):
     """By what stays as it is from boot to boot: asv starts a new series when a fact changes."""
     known = Path("~/.asv-machine.json").expanduser()
     known.unlink()
@@ -177,6 +177,7 @@ def test_a_machine_is_described_without_asking(project):
     assert described["os"] == "Linux"
     assert described["ram"].endswith(" GiB")
     assert not any(os.uname().release in fact for fact in described.values())
+    assert "questions" not in capfd.readouterr().out
 
 
 @pytest.mark.case("4.6")

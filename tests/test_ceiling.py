@@ -123,8 +123,27 @@ def test_a_block_alone_pauses_at_its_barriers():
 
 def test_blocks_that_share_tiles_have_no_last_wave():
     stream_k = replace(V4, stream_k=True)
-    limits = ceiling(stream_k, MADE_UP, GPU, 1408, 1280, 4096).limits
-    assert limits["tiles"] == pytest.approx(1)
+    for m in (1408, 1152):  # 110 tiles on 100 SMs, and 90
+        found = ceiling(stream_k, MADE_UP, GPU, m, 1280, 4096)
+        assert found.limits["tiles"] == pytest.approx(1)
+        assert found.resident_blocks == 2
+
+
+def test_blocks_that_share_few_tiles_leave_the_other_sms_idle():
+    """Shares that are too small cost more than they save: the plan has fewer blocks than SMs."""
+    stream_k = replace(V4, stream_k=True)
+    plan = stream_k.plan(256, 256, 256, GPU.sms)
+    assert (plan.blocks, plan.shared_tiles) == (16, 4)
+    found = ceiling(stream_k, MADE_UP, GPU, 256, 256, 256)
+    assert found.limits["tiles"] == pytest.approx(16 / 100)
+
+
+def test_blocks_that_share_no_tiles_have_a_last_wave():
+    """For so few steps of k it would cost more."""
+    stream_k = replace(V4, stream_k=True)
+    assert stream_k.plan(1408, 1280, 16, GPU.sms).shared_tiles == 0
+    limits = ceiling(stream_k, MADE_UP, GPU, 1408, 1280, 16).limits
+    assert limits["tiles"] == pytest.approx(1.1 / 2)
 
 
 def test_memory_limits_what_is_hardly_computed():

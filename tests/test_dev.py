@@ -87,6 +87,7 @@ def test_uncommitted_changes_are_refused(checkout, which, staged):
         (["main~1"], "main~1^!"),
         (["v1"], "v1^!"),
         *(([given], given) for given in ("HEAD^!", "HEAD~1..HEAD", "v1~1..", "main --all")),
+        (["main --since='1 week ago'"], "main --since='1 week ago'"),
         *(([given], given) for given in ("ALL", "NEW", "EXISTING", "TAGS", "HASHFILE:/dev/null")),
     ],
 )
@@ -101,6 +102,17 @@ def test_one_commit_is_measured_unless_told_otherwise(
     (measuring, _), (publishing, _) = asv
     assert measuring[-1] == measured
     assert publishing == ("-m", "asv", "publish")
+
+
+@pytest.mark.parametrize("nothing", ["nonsense", "nonsense..HEAD", "dev.py", "new"])
+def test_what_is_no_commit_is_refused(checkout, nothing):
+    """Before anything is installed, measured or published."""
+    result = run(checkout, "site", nothing)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        f"dev.py: {nothing!r} is no commit of this repository, nor a range of them\n"
+    )
 
 
 @pytest.mark.case("4.7")
@@ -120,6 +132,17 @@ def test_a_folder_without_history_is_refused(tmp_path):
     assert "dev.py: git rev-parse failed: " in result.stderr
 
 
+def test_git_s_reason_is_told_in_one_line(checkout, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    for variable in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):  # which may allow it
+        monkeypatch.setenv(variable, os.devnull)
+    result = run(checkout, "site")
+    assert result.returncode == 2
+    assert "dubious ownership" in result.stderr
+    assert "safe.directory" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_an_old_python_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(dev.sys, "version_info", (3, 10, 12))
     monkeypatch.setattr(dev.sys, "argv", ["dev.py", "test"])
@@ -130,7 +153,7 @@ def test_an_old_python_is_refused(monkeypatch, capsys):
 def test_packages_are_pinned_unless_told_otherwise(monkeypatch):
     environments = []
 
-    def record(command, cwd, env):
+    def record(command, *, env, **_):
         environments.append(env)
         return subprocess.CompletedProcess(command, 0)
 
@@ -481,7 +504,7 @@ def test_where_a_gpu_is_required_no_test_is_skipped(monkeypatch, capsys, report,
 def test_a_machine_is_described_once(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     calls = []
-    monkeypatch.setattr(dev, "run", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(dev, "run", lambda *arguments, quiet=False: calls.append(arguments))
     dev.describe_machine("laptop")
     assert calls[0] == ("-m", "asv", "machine", "--yes")  # nothing is asked
     assert calls[-1][:5] == ("-m", "asv", "machine", "--machine", "laptop")
@@ -489,3 +512,13 @@ def test_a_machine_is_described_once(monkeypatch, tmp_path):
     (tmp_path / ".asv-machine.json").write_text(json.dumps({"laptop": {}, "version": 1}))
     dev.describe_machine("laptop")
     assert calls == []
+
+
+@pytest.mark.parametrize(("status", "shown"), [(0, ""), (3, "to stdout\nto stderr\n")])
+def test_what_is_quiet_is_shown_where_it_fails(monkeypatch, capfd, status, shown):
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    code = (
+        f"import sys; print('to stdout'); print('to stderr', file=sys.stderr); sys.exit({status})"
+    )
+    assert dev.run("-c", code, quiet=True) == status
+    assert capfd.readouterr() == (shown, "")

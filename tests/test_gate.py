@@ -1,6 +1,7 @@
 """``python -m benchmarks gate``: what is compared, by what, and what comes of it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -202,6 +203,7 @@ def test_what_changed_needs_a_gpu(project, capsys, files, changed):
         f"python -m benchmarks: there is no GPU, and {', '.join(changed)} changed: "
         "their speed cannot be compared; GPU: "
     )
+    assert printed.err.endswith("; without a GPU, --static compares what takes none\n")
     assert printed.err.count("\n") == 1
     assert "there is no GPU" in (project / "summary.md").read_text()
 
@@ -246,6 +248,18 @@ def test_an_unknown_commit_is_named(project, capsys):
     printed = capsys.readouterr()
     assert status == 2
     assert printed.err == "python -m benchmarks: 'nothing' is no commit of this repository\n"
+
+
+def test_a_checkout_that_git_refuses_is_told_in_git_s_words(project, capsys, monkeypatch):
+    """Not that there is no such commit."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    for variable in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):  # which may allow it
+        monkeypatch.setenv(variable, os.devnull)
+    status, printed = run(capsys, "--static")
+    assert status == 2
+    assert "git rev-parse failed: fatal: detected dubious ownership" in printed.err
+    assert "safe.directory" in printed.err
+    assert printed.err.count("\n") == 1
 
 
 def test_outside_a_checkout_there_are_no_commits(tmp_path, capsys, monkeypatch):

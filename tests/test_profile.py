@@ -208,6 +208,17 @@ def test_one_document_with_a_row_per_version(machine, capsys, tmp_path):
     assert json.loads(arguments[-1]) == [["cublas"], ["done"]]
 
 
+def test_without_the_commit_git_s_reason_is_told(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert environment.commit_of_checkout() is None
+    assert capsys.readouterr().err == ""  # outside git there is none
+    (tmp_path / ".git").write_text("gitdir: gone")
+    assert environment.commit_of_checkout() is None
+    told = capsys.readouterr().err
+    assert told.startswith("what is measured goes without its commit: fatal: ")
+    assert told.count("\n") == 1
+
+
 def test_the_table_names_the_bottleneck(machine, capsys):
     machine(raw_page(("sgemm", "270,123,456", V0)))
     assert profile.run(options("--version", "v0")) == 0

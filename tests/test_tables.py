@@ -31,15 +31,21 @@ def test_a_pipe_gets_whole_rows(table, capsys, monkeypatch, columns):
         assert re.search(f"^│ {row} +│$|^│ {row} │$", printed, re.MULTILINE), printed
 
 
-def test_a_narrow_terminal_gets_every_character(table, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.mark.parametrize(
+    ("columns", "width"), [(130, 130), (103, 103), (88, 88), (40, 88), (300, 153)]
+)
+def test_a_terminal_gets_lines_that_fit_but_every_word_whole(
+    table, capsys, monkeypatch, columns, width
+):
+    """A row takes 88 columns where it is folded after each word, 153 where it is not."""
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
     print_table(table)
     printed = capsys.readouterr().out
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in printed.splitlines()]
-    assert max(map(len, lines)) == 80
-    assert "…" not in printed
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
-    first = "".join(row[1] for row in cells)
-    assert FIGURES[0] in first
-    assert FIGURES[1].replace(" ", "") in first.replace(" ", "")
+    rows = [line for line in lines if line.startswith("│")]
+    assert {len(line) for line in rows} == {width}
+    cells = [line.split("│")[1:-1] for line in rows]
+    for i, texts in enumerate([NAMES, *[FIGURES] * 6]):
+        words = " ".join(row[i] for row in cells).split()
+        assert words == " ".join(texts).split()

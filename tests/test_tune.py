@@ -244,6 +244,35 @@ def test_people_are_told_that_nothing_was_timed(few, fake_gpu, capsys):
     assert "128×128×16" in printed.out
 
 
+def test_people_see_what_is_left_and_how_many_are_not(few, capsys, monkeypatch):
+    monkeypatch.setattr(tune, "FAR", 1)  # all but the best
+    _, printed = run(capsys, "--gpu=H200", "--problem=64x64x64")
+    assert printed.out.count("│ v3 ") == 1
+    _, as_json = run(capsys, "--gpu=H200", "--problem=64x64x64", "--json")
+    rows = rows_of(as_json)
+    assert f"\n{len(rows) - 1} of {len(rows)} candidates are not shown; --json has them:\n" in (
+        printed.out
+    )
+    slower = sum("predicted to take" in (row["pruned"] or "") for row in rows)
+    assert f"\n{slower:6}  predicted to take … times as long as the best\n" in printed.out
+
+
+def test_reasons_that_differ_in_their_figures_are_counted_as_one():
+    reasons = ["fits 48 KiB", "spills 8 bytes", "takes 1.5 times", "spills 16 bytes", "fits 48 KiB"]
+    reasons += ["spills 8 bytes"]
+    assert list(tune.counted(reasons).items()) == [
+        ("spills … bytes", 3),
+        ("fits 48 KiB", 2),
+        ("takes 1.5 times", 1),
+    ]
+
+
+def test_people_see_what_was_timed(few, fake_gpu, capsys):
+    """Also in a short sample only."""
+    _, printed = run(capsys, f"--problem={SMALL}")
+    assert "slower in a short sample" in printed.out.partition("are not shown")[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
