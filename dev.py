@@ -329,9 +329,12 @@ def require_commits(given: str) -> None:
     a traceback."""
     if given in ASV_WORDS or given.startswith("HASHFILE:"):
         return
-    command = ["git", "rev-parse", *shlex.split(given), "--"]  # split as by asv
-    if subprocess.run(command, cwd=ROOT, capture_output=True).returncode:
-        raise SetupError(f"{given!r} is no commit of this repository, nor a range of them")
+    try:
+        command = ["git", "rev-parse", *shlex.split(given), "--"]  # split as by asv
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    except (ValueError, subprocess.CalledProcessError) as error:
+        reason = f"{given!r} is no commit of this repository, nor a range of them"
+        raise SetupError(reason) from error
 
 
 def git(*arguments: str) -> str:

@@ -104,7 +104,7 @@ def test_one_commit_is_measured_unless_told_otherwise(
     assert publishing == ("-m", "asv", "publish")
 
 
-@pytest.mark.parametrize("nothing", ["nonsense", "nonsense..HEAD", "dev.py", "new"])
+@pytest.mark.parametrize("nothing", ["nonsense", "nonsense..HEAD", "dev.py", "new", "one's"])
 def test_what_is_no_commit_is_refused(checkout, nothing):
     """Before anything is installed, measured or published."""
     result = run(checkout, "site", nothing)
