@@ -35,8 +35,10 @@ def conclude(command: Callable[[], int], failed: Callable[[Exception], int]) -> 
 
 
 def _flush() -> None:
-    """Python flushes standard output once more at its end, where a failure would be told again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Python flushes its output once more at its end, where a failure would be told again, or be
+    the exit status."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
