@@ -413,7 +413,7 @@ class TestOnTheGpu:
     def test_no_test_may_be_skipped(self, place):
         job = self_hosted_jobs()[place]
         assert job["env"]["SGEMM_REQUIRE_GPU"] == "1"
-        assert "python3 dev.py test" in [step.get("run") for step in job["steps"]]
+        assert "python3 dev.py test --cases" in [step.get("run") for step in job["steps"]]
 
 
 def strip(expression):
