@@ -4,7 +4,8 @@ A file's folder is named after all that it was built from, the file after the SH
 holds: so one that was cut short or altered since is told from a whole one.
 
 The folder is ``$SGEMM_CACHE_DIR``, else ``sgemm`` under ``$XDG_CACHE_HOME`` or ``~/.cache``; where
-none of those can be written, a private folder of this user under the system's temporary files.
+none of those can be written, or holds libraries that may run, a private folder of this user under
+the system's temporary files.
 """
 
 import errno
@@ -114,17 +115,15 @@ def _folder(for_libraries: bool) -> Path:
     base = Path(xdg) if xdg else Path(home) / ".cache" if home else None
     if base is not None and base.is_absolute() and not _objection(base / "sgemm", for_libraries):
         return base / "sgemm"
-    where, own = (
-        f"nothing can be kept in {base}, and",
-        "export SGEMM_CACHE_DIR=… to one of your own",
-    )
+    nowhere = f"nothing can be kept in {base}, and"
+    another = "export SGEMM_CACHE_DIR=… to a folder of your own"
     try:
         private = Path(tempfile.gettempdir()) / f"sgemm-{os.getuid()}"
     except OSError as error:
         objection = "can be written", "make /tmp writable"
-        raise _unusable(f"{where} no folder for temporary files", objection, own) from error
+        raise _unusable(f"{nowhere} no folder for temporary files", objection, another) from error
     if objection := _objection(private, for_libraries):
-        raise _unusable(f"{where} {private}", objection, own)
+        raise _unusable(f"{nowhere} {private}", objection, another)
     return private
 
 
