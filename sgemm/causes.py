@@ -293,7 +293,6 @@ CACHE_FOLDER_UNUSABLE = Cause(
     "compiled kernels are kept there, and code is loaded from it",
     "{repair}",
 )
-
 LIBRARY_NOT_LOADED = Cause(
     "a kernel that was compiled for the simulator is not loaded ({detail})",
     "the folder that it is kept in may not run code, or memory is short",

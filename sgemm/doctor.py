@@ -118,6 +118,11 @@ def _gpus_of(driver: Driver | Exception | None) -> tuple[Gpu, ...]:
     return driver.gpus if isinstance(driver, Driver) else ()
 
 
+def _starts(driver: Driver | Exception | None) -> bool:
+    """Whether there is a driver that starts, be it to find no GPU."""
+    return isinstance(driver, Driver) and driver.status in (0, causes.NO_DEVICE)
+
+
 def _install(driver: Driver | Exception | None) -> str:
     """The command that installs what fits this driver's CUDA."""
     return causes.install_for(driver.cuda[0] if isinstance(driver, Driver) else 13)
@@ -167,7 +172,7 @@ def _gpus(
         return [_gpu(index, gpu, nvrtc) for index, gpu in enumerate(gpus)]
     if hidden := _hidden(driver, host, boards):
         return [_finding("GPU", "problem", hidden)]
-    if isinstance(driver, Exception) or (driver and driver.status not in (0, causes.NO_DEVICE)):
+    if driver is not None and not _starts(driver):
         return [Finding("GPU", "absent", causes.NO_GPU.seen, "the driver is not usable, see there")]
     return [_finding("GPU", "absent", causes.NO_GPU)]
 
@@ -233,7 +238,7 @@ def _hidden(
         if host.container:
             return causes.CONTAINER_WITHOUT_GPU.of(lacking="no /dev/nvidiactl")
         return causes.DEVICE_FILES_MISSING
-    if not isinstance(driver, Driver) or driver.status not in (0, causes.NO_DEVICE):
+    if not _starts(driver):
         return None
     named = host.variables.get("CUDA_VISIBLE_DEVICES")
     split = [board.name for board in boards if board.mig] if isinstance(boards, list) else []

@@ -322,7 +322,7 @@ def _has_no_dimensions(value: Any) -> bool:
 
 
 def _real_number(value: Any) -> float:
-    if not any(hasattr(type(value), method) for method in ("__float__", "__index__")):
+    if not (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
         raise TypeError  # float() would take text, and any memory for text
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError

@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -262,25 +263,19 @@ def test_a_home_that_runs_no_code_is_passed_over(at_home, monkeypatch):
 
 
 def test_a_library_that_is_not_loaded_is_told(folder, monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", refuse_to_map)
+    refused = OSError("x.so: failed to map segment from shared object")
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=refused))
     one = np.ones((1, 1), np.float32)
     with pytest.raises(MissingError, match=r"not loaded \(x.so: failed to map.*SGEMM_CACHE_DIR"):
         sgemm.matmul(one, one)
 
 
-def refuse_to_map(name):
-    raise OSError("x.so: failed to map segment from shared object")
-
-
 def test_without_any_folder_that_can_be_written(at_home, monkeypatch):
     monkeypatch.setenv("HOME", "/proc/home")
-    monkeypatch.setattr(tempfile, "gettempdir", refuse_any_folder)
+    refused = FileNotFoundError(2, "No usable temporary directory found")
+    monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=refused))
     with pytest.raises(MissingError, match=r"^nothing can be kept in /proc/home/.cache, and no "):
         cache.folder()
-
-
-def refuse_any_folder():
-    raise FileNotFoundError(2, "No usable temporary directory found")
 
 
 def test_a_folder_named_from_one_that_is_gone(tmp_path):

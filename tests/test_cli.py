@@ -121,11 +121,15 @@ def test_json_loses_nothing_on_output_that_takes_ascii_alone(capsys):
     assert document(output, "check")["rows"] == [{"version": "é.cu"}]
 
 
-def test_memory_that_is_exhausted(run, monkeypatch):
-    def exhaust(*arguments):
-        raise MemoryError
+def broken(error):
+    def run(*arguments):
+        raise error
 
-    monkeypatch.setattr(check, "Checker", exhaust)
+    return run
+
+
+def test_memory_that_is_exhausted(run, monkeypatch):
+    monkeypatch.setattr(check, "Checker", broken(MemoryError()))
     status, _, errors = run("check")
     assert status == 2
     assert errors == "python -m sgemm check: out of memory\n"
@@ -136,10 +140,7 @@ def test_memory_that_is_exhausted(run, monkeypatch):
     [("check", check, "Checker"), ("inspect", inspection, "inspect")],
 )
 def test_what_is_interrupted_ends_without_a_word(run, monkeypatch, command, owner, what):
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(owner, what, interrupt)
+    monkeypatch.setattr(owner, what, broken(KeyboardInterrupt()))
     assert run(command) == (130, "", "")
 
 
@@ -449,13 +450,6 @@ def test_a_file_name_that_no_include_can_hold(tmp_path, name):
     source.write_text(GOOD_HEADER)
     with pytest.raises(ArgumentError, match="a kernel file's name has no double quotes"):
         from_file(source)
-
-
-def broken(error):
-    def run(*arguments):
-        raise error
-
-    return run
 
 
 def test_an_error_that_is_not_expected_tells_where(run, monkeypatch):

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -165,10 +166,7 @@ def test_a_gpu_that_does_not_answer_is_explained(explain, monkeypatch):
     class CUDARuntimeError(RuntimeError):
         status = 46
 
-    def refuse():
-        raise CUDARuntimeError
-
-    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=refuse))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=Mock(side_effect=CUDARuntimeError)))
     monkeypatch.setattr("sgemm.check.usable_cupy", lambda: cupy)
     status, output, errors = explain("64x64x64")
     assert (status, output) == (2, "")

@@ -463,12 +463,8 @@ def test_a_program_that_is_no_compiler(monkeypatch, tmp_path, program):
 
 def test_a_machine_without_proc(monkeypatch):
     """Has a CPU of which nothing is known."""
-    monkeypatch.setattr(Path, "read_text", refuse_to_read)
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=FileNotFoundError))
     assert build._cpu_flags.__wrapped__() == ()
-
-
-def refuse_to_read(path, **how):
-    raise FileNotFoundError(2, "No such file or directory", str(path))
 
 
 def test_a_compiler_that_writes_nothing(monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache as cached
 from pathlib import Path
 
@@ -127,28 +128,29 @@ def _examine(chosen: str, search_path: str | None) -> tuple[tuple[str, ...], str
     for name, *options in _candidates(chosen):
         if path := shutil.which(name, path=search_path):
             command = (path, *options)
-            version = _answer(*command, "--version")
-            if version and _answer(*command, "-fsyntax-only", "-x", "c++", os.devnull) is not None:
-                return command, version.splitlines()[0]
+            with suppress(OSError, subprocess.SubprocessError):
+                version = output_of(*command, "--version", seconds=COMPILER_SECONDS)
+                nothing = "-fsyntax-only", "-x", "c++", os.devnull
+                output_of(*command, *nothing, seconds=COMPILER_SECONDS)
+                if version:
+                    return command, version.splitlines()[0]
     if chosen.strip():
         raise _not_a_compiler(chosen)
     raise MissingError(causes.CPP_COMPILER_MISSING)
 
 
-def _answer(*command: str) -> str | None:
-    """What a command prints; None if it fails, cannot be run or does not end."""
-    try:
-        return subprocess.run(
-            command,
-            check=True,
-            timeout=COMPILER_SECONDS,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
+def output_of(*command: str, seconds: float) -> str:
+    """What a command prints; OSError where it cannot be run, SubprocessError where it fails or does
+    not end in so many seconds."""
+    return subprocess.run(
+        command,
+        check=True,
+        timeout=seconds,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+    ).stdout
 
 
 def _candidates(chosen: str) -> list[list[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import causes
 from ..errors import MissingError
-from .build import HEADER
+from .build import HEADER, output_of
 from .c_structures import CSharedArray
 
 TOOLS = ("nm", "addr2line")
@@ -82,13 +82,6 @@ def places(library: Path, calls: Iterable[int]) -> dict[int, Place | None]:
 
 def _run(tool: str, *arguments: str) -> str:
     try:
-        return subprocess.run(
-            [tool, *arguments],
-            check=True,
-            timeout=TOOL_SECONDS,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-        ).stdout
+        return output_of(tool, *arguments, seconds=TOOL_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingError(causes.BINUTILS_MISSING.of(tool=tool, detail=error)) from error
